@@ -85,7 +85,6 @@ bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OU
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.shared_word_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --out $(OUT)
-	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: bench-ingest
 bench-ingest: OUT ?= bench-ingest

@@ -98,24 +98,6 @@ class TaskData:
         return math.ceil(len(self.pairs) / size)
 
 
-@dataclass(frozen=True)
-class SeparateTasks(TaskData):
-    """Union of several tasks, in batches of one task each and in random order.
-
-    No pair has negatives from other tasks, as in continual training; training on all videos in this way is a bound in
-    continual-cross-modal-retrieval, section 6.
-    """
-
-    parts: tuple[TaskData, ...]
-
-    def draw_batches(self, size: int, rng: np.random.Generator) -> list[list[Pair]]:
-        batches = [batch for part in self.parts for batch in part.draw_batches(size, rng)]
-        return [batches[index] for index in rng.permutation(len(batches))]
-
-    def batch_count(self, size: int) -> int:
-        return sum(part.batch_count(size) for part in self.parts)
-
-
 def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
     """Divide all pairs into shuffled batches of at most ``size`` that differ by at most one in length.
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
-import httpx
 import psycopg
 
 from benchmarks.chaos.library_checker import CatalogReader
 from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 from benchmarks.chaos.tcp_proxy import TcpProxy
+from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
 
 SERVICE_SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
@@ -35,7 +32,6 @@ SERVICE_SETTINGS = {
 }
 PRELOAD = Path(__file__).resolve().parent / "preload"
 _ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = (sys.executable, "-P", "-m", "cli.main")
 # Role of a process → consecutive arguments of its command line.
 _ROLES: dict[str, tuple[str, ...]] = {
     "supervisor": ("cli.main", "up"),
@@ -44,20 +40,8 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "learning worker": ("cli.main", "worker", "--queue", "gpu"),
     "redis": ("redis-server",),
 }
-_READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = 40.0
-
-
-class NotReady(Exception):
-    """A service did not become ready in time; the message names it."""
-
-
-class DatabaseNetwork(Protocol):
-    """The network between a role's processes and the database."""
-
-    def cut(self) -> None: ...
-    def restore(self) -> None: ...
 
 
 class Deployment(ABC):
@@ -69,9 +53,8 @@ class Deployment(ABC):
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
-        headers: Headers of requests.
         broker_url: URL of the broker, as Celery writes it.
-        postgres: The database server; None: a file, or a container.
+        postgres: The database server; None: a file.
         networks: Role → network between that role's processes and the database; empty with SQLite.
     """
 
@@ -84,9 +67,8 @@ class Deployment(ABC):
             path.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.headers: Mapping[str, str] = {}
         self.postgres: PostgresServer | None = None
-        self.networks: dict[str, DatabaseNetwork] = {}
+        self.networks: dict[str, TcpProxy] = {}
         self._log = folder / "service.log"
 
     @abstractmethod
@@ -111,7 +93,7 @@ class Deployment(ABC):
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
         """Start another worker for a queue, which nothing restarts."""
-        return self.launch([*_COMMAND, "worker", "--queue", queue], self.worker_environment())
+        return self.launch([*COMMAND, "worker", "--queue", queue], self.worker_environment())
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
@@ -145,9 +127,9 @@ class EmbeddedDeployment(Deployment):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [*_COMMAND, "up", "--data", str(self.data), "--port", str(self.port)]
+        command = [*COMMAND, "up", "--data", str(self.data), "--port", str(self.port)]
         self._process = self.launch(command, process_environment(self.faults, self.settings()))
-        wait_ready(self.url, self._process)
+        wait_until_ready(self.url, self._process)
 
     def remove_messages(self) -> None:
         shutil.rmtree(self.data / "run" / "redis", ignore_errors=True)
@@ -186,15 +168,13 @@ class ServerDeployment(Deployment):
         redis_port = free_port()
         self.broker_url = f"redis://127.0.0.1:{redis_port}/0"
         self.postgres = PostgresServer.create(folder / "postgres")
-        self._proxies: dict[str, TcpProxy] = {}
         if self.postgres is not None:
-            self._proxies = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
-        self.networks.update(self._proxies)
+            self.networks = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
         self._commands: dict[str, list[str]] = {
             "redis": redis_command(redis_port, self._messages),
-            "api": [*_COMMAND, "serve", "--port", str(self.port)],
-            "cpu": [*_COMMAND, "worker", "--queue", "cpu"],
-            "gpu": [*_COMMAND, "worker", "--queue", "gpu"],
+            "api": [*COMMAND, "serve", "--port", str(self.port)],
+            "cpu": [*COMMAND, "worker", "--queue", "cpu"],
+            "gpu": [*COMMAND, "worker", "--queue", "gpu"],
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
@@ -203,12 +183,12 @@ class ServerDeployment(Deployment):
     def start(self) -> None:
         """Migrate the catalog, start all processes, and wait until the API is ready."""
         self._start("redis")
-        command = [*_COMMAND, "migrate"]
+        command = [*COMMAND, "migrate"]
         subprocess.run(command, env=self.worker_environment(), check=True, capture_output=True)
         for name in ("api", "cpu", "gpu"):
             self._start(name)
         self._watcher.start()
-        wait_ready(self.url)
+        wait_until_ready(self.url)
 
     def remove_messages(self) -> None:
         for path in self._messages.iterdir():
@@ -218,7 +198,7 @@ class ServerDeployment(Deployment):
         """Kill all processes except the database server, and wait until the API is ready again."""
         for process in list(self._processes.values()):
             send_signal(process.pid, signal.SIGKILL)
-        wait_ready(self.url)
+        wait_until_ready(self.url)
 
     @contextmanager
     def catalog(self) -> Iterator[CatalogReader]:
@@ -242,15 +222,15 @@ class ServerDeployment(Deployment):
                 process.wait(max(0.0, deadline - time.monotonic()))
             process.kill()
             process.wait()
-        for proxy in self._proxies.values():
+        for proxy in self.networks.values():
             proxy.close()
         if self.postgres is not None:
             self.postgres.stop()
 
     def worker_environment(self, network: str = "workers") -> dict[str, str]:
         environment = super().worker_environment()
-        if network in self._proxies:
-            port = self._proxies[network].port
+        if network in self.networks:
+            port = self.networks[network].port
             environment["CINESTRATA_DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         return environment
 
@@ -332,29 +312,3 @@ def send_signal(pid: int, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def free_port() -> int:
-    """Find a TCP port that no process listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-def wait_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until an API is ready.
-
-    Args:
-        process: Process without which the API cannot become ready.
-
-    Raises:
-        NotReady: The API is not ready after ten minutes, or the process has ended.
-    """
-    deadline = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < deadline:
-        if process is not None and process.poll() is not None:
-            raise NotReady(f"the service at {url} ended with status {process.returncode}")
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == httpx.codes.OK:
-                return
-        time.sleep(0.2)
-    raise NotReady(f"the service at {url} is not ready after {_READY_SECONDS:g} s")

@@ -14,7 +14,7 @@ from pathlib import Path
 from celery import Celery
 
 from benchmarks.chaos.data_volume import DataVolume
-from benchmarks.chaos.deployments import DatabaseNetwork, Deployment, send_signal
+from benchmarks.chaos.deployments import Deployment, send_signal
 from benchmarks.chaos.process_faults import (
     KILL_POINTS,
     arm_kill_point,
@@ -28,7 +28,6 @@ _PAST_LEASE = 13.0  # seconds; leases in the deployments last ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
 _START_SECONDS = 10.0  # for an API to load its snapshot while the database is unreachable
-_API_OPERATIONS = frozenset({"delete", "post"})  # operations with kill points in the API
 
 
 @dataclass
@@ -70,37 +69,20 @@ class Fault:
 
 def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     """List the faults that this deployment and this machine permit."""
-    is_container = deployment.mode == "containers"
-    containers = ("api", "redis", "postgresql") if is_container else ()
-    # A container has its own process IDs, so an API process that died at a kill point would not be recognized.
-    points = [
-        name
-        for name, point in KILL_POINTS.items()
-        if not is_container or point.operation not in _API_OPERATIONS
-    ]
     faults = [
         *(_process_fault(role) for role in ("learning worker", "probing worker", "api", "redis")),
         Fault("kill redis and lose its messages", _lose_messages),
-        *(_pause_fault(role) for role in ("learning worker", "probing worker", *containers)),
+        *(_pause_fault(role) for role in ("learning worker", "probing worker")),
         Fault("deliver every message twice", _deliver_again),
         Fault("two learning workers", _start_second_worker),
         Fault("restart the API during a hot swap", _restart_in_swap, restarts_api=True),
         Fault("kill all processes", _kill_all, restarts_api=True),
-        *(_point_fault(name) for name in points),
+        Fault("read-only data folder", lambda context: _during(context.volume.read_only()), fails_tasks=True),
+        Fault("restart the workers with a read-only data folder", _restart_read_only, fails_tasks=True),
+        *(_point_fault(name) for name in KILL_POINTS),
     ]
     if volume.is_limited:
         faults.append(Fault("full disk", lambda context: _during(context.volume.full()), fails_tasks=True))
-    if is_container:
-        faults.append(_process_fault("postgresql"))
-    else:  # containers have their own mount, which stays writable
-        faults += [
-            Fault(
-                "read-only data folder",
-                lambda context: _during(context.volume.read_only()),
-                fails_tasks=True,
-            ),
-            Fault("restart the workers with a read-only data folder", _restart_read_only, fails_tasks=True),
-        ]
     if (postgres := deployment.postgres) is not None:
         faults.append(Fault("kill postgresql", lambda _: postgres.kill()))
     for role, network in deployment.networks.items():
@@ -109,9 +91,8 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
         if role == "api":
             restart = _restart_without(network)
             faults.append(Fault("restart the API without the database", restart, restarts_api=True))
-        if isinstance(network, TcpProxy):
-            freeze = _network_fault(network, network.freeze)
-            faults.append(Fault(f"freeze the network of {role} to the database", freeze))
+        freeze = _network_fault(network, network.freeze)
+        faults.append(Fault(f"freeze the network of {role} to the database", freeze))
     if deployment.mode == "embedded":
         faults += [
             Fault("clock jumps forward", lambda context: _jump(context, 1)),
@@ -134,7 +115,7 @@ def _pause_fault(role: str) -> Fault:
         time.sleep(_PAST_LEASE)
         return _signal(pids, signal.SIGCONT)
 
-    return Fault(f"stop {role} past its lease", strike, restarts_api=role == "api")
+    return Fault(f"stop {role} past its lease", strike)
 
 
 def _point_fault(name: str) -> Fault:
@@ -159,7 +140,7 @@ def _point_fault(name: str) -> Fault:
     return Fault(f"kill at: {name}", strike, needs=frozenset(needs))
 
 
-def _network_fault(network: DatabaseNetwork, interrupt: Callable[[], None]) -> Callable[[FaultContext], bool]:
+def _network_fault(network: TcpProxy, interrupt: Callable[[], None]) -> Callable[[FaultContext], bool]:
     def strike(_context: FaultContext) -> bool:
         interrupt()
         time.sleep(_CUT_SECONDS)
@@ -169,7 +150,7 @@ def _network_fault(network: DatabaseNetwork, interrupt: Callable[[], None]) -> C
     return strike
 
 
-def _restart_without(network: DatabaseNetwork) -> Callable[[FaultContext], bool]:
+def _restart_without(network: TcpProxy) -> Callable[[FaultContext], bool]:
     def strike(context: FaultContext) -> bool:
         network.cut()
         killed = _signal(context.deployment.pids("api"), signal.SIGKILL)

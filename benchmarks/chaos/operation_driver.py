@@ -42,13 +42,11 @@ class OperationDriver:
         refusals: Unexpected responses.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], clips: Sequence[Path], media: Path) -> None:
+    def __init__(self, url: str, clips: Sequence[Path], media: Path) -> None:
         self.expected = ExpectedVideos()
         self.failures: list[str] = []
         self.refusals: Counter[str] = Counter()
-        self._http = httpx.Client(
-            base_url=url, headers=dict(headers), timeout=_REQUEST_SECONDS, trust_env=False
-        )
+        self._http = httpx.Client(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False)
         self._clips, self._media = clips, media
         self._tasks: dict[str, str] = {}  # domain → its task's ID
         self._lock = threading.Lock()

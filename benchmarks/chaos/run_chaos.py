@@ -29,20 +29,18 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.chaos.container_deployment import ContainerDeployment
 from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.deployments import (
     Deployment,
     EmbeddedDeployment,
-    NotReady,
     ServerDeployment,
-    wait_ready,
 )
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
 from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
 from benchmarks.ingest.clip_files import write_tiny_clips
+from benchmarks.ingest.embedded_service import NotReady, wait_until_ready
 
 COLUMNS = (
     "fault",
@@ -62,7 +60,7 @@ class FaultRecord:
 
     Attributes:
         number: Position of the fault in the run, from 0.
-        mode: Deployment: embedded, server or containers.
+        mode: Deployment: embedded or server.
         round: Round of operations in which it struck.
         delay: Seconds from the start of the round to the fault.
         struck: Whether the fault took effect; a kill point may not be reached.
@@ -122,7 +120,6 @@ _SNAPSHOT_SECONDS = 60.0
 _DEPLOYMENTS: dict[str, type[Deployment]] = {
     "embedded": EmbeddedDeployment,
     "server": ServerDeployment,
-    "containers": ContainerDeployment,
 }
 
 
@@ -151,7 +148,7 @@ class Chaos:
         """Strike the faults, with a new library after each plan of rounds.
 
         Args:
-            modes: Deployments in turn: ``embedded``, ``server``, ``containers``.
+            modes: Deployments in turn: ``embedded``, ``server``.
         """
         self._record_reference()
         library = 0
@@ -176,13 +173,13 @@ class Chaos:
     def _record_reference(self) -> None:
         """Run the rounds undisturbed, and record answers and durations."""
         with self._library("undisturbed", "embedded") as (deployment, _):
-            driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
+            driver = OperationDriver(deployment.url, self._clips, deployment.media)
             for number, operations in enumerate(self._rounds):
                 started = time.monotonic()
                 _finish(driver.start(operations, _ROUND_SECONDS))
                 seconds = time.monotonic() - started
                 _wait_for_snapshot(deployment)
-                self._reference.append((read_answers(deployment.url, deployment.headers), seconds))
+                self._reference.append((read_answers(deployment.url), seconds))
                 with deployment.catalog() as catalog:
                     found = LibraryChecker(deployment.data, catalog).check(driver.expected)
                 if problems := [*found, *driver.failures, *driver.refusals]:
@@ -190,8 +187,8 @@ class Chaos:
             driver.close()
 
     def _run_library(self, deployment: Deployment, volume: DataVolume, report: Callable[[], object]) -> None:
-        driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
-        searches = SearchStream(deployment.url, deployment.headers)
+        driver = OperationDriver(deployment.url, self._clips, deployment.media)
+        searches = SearchStream(deployment.url)
         for number, operations in enumerate(self._rounds):
             if len(self.records) >= self._faults:
                 break
@@ -238,7 +235,7 @@ class Chaos:
         _end(context.workers)
         restarts_api = fault.restarts_api or context.has_ended_api
         try:
-            wait_ready(deployment.url)
+            wait_until_ready(deployment.url)
         except NotReady as error:
             record.violations.append(str(error))
         recovered_at = time.monotonic()
@@ -275,7 +272,7 @@ class Chaos:
         violations += [f"unexpected response: {text}" for text in driver.refusals]
         driver.refusals.clear()
         _wait_for_snapshot(deployment)
-        answers = read_answers(deployment.url, deployment.headers)
+        answers = read_answers(deployment.url)
         differences = compare_answers(self._reference[number][0], answers)
         violations += differences[:3]
         if len(differences) > 3:
@@ -337,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.run_chaos", description=__doc__)
     parser.add_argument("--faults", type=int, default=200, help="number of faults (200)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (1)")
-    parser.add_argument("--modes", default="embedded,server", help="some of embedded,server,containers")
+    parser.add_argument("--modes", default="embedded,server", help="embedded, server, or both")
     parser.add_argument("--kind", default="", help="strike only faults whose name matches this pattern")
     parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")

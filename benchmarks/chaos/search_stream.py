@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import httpx
@@ -36,10 +36,10 @@ class SearchStream:
         failed: Searches without an answer.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str) -> None:
         self.count = 0
         self.failed: list[FailedSearch] = []
-        self._url, self._headers = url, dict(headers)
+        self._url = url
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
 
@@ -66,7 +66,7 @@ class SearchStream:
         """Send a search; returns why it has no complete answer, or an empty text."""
         url, query = f"{self._url}/search", {"q": text}
         try:
-            response = httpx.get(url, params=query, headers=self._headers, trust_env=False, timeout=_TIMEOUT)
+            response = httpx.get(url, params=query, trust_env=False, timeout=_TIMEOUT)
         except httpx.HTTPError as error:
             return repr(error)
         if response.status_code != httpx.codes.OK:
@@ -75,9 +75,9 @@ class SearchStream:
         return f"degraded: {degraded}" if degraded else ""
 
 
-def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
+def read_answers(url: str) -> list[Answer]:
     """Read an API's answers to the fixed queries: URIs and scores of the results; synced videos have random IDs."""
-    with httpx.Client(base_url=url, headers=dict(headers), timeout=60, trust_env=False) as http:
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
         answers = []
         for text in QUERIES:
             response = http.get("/search", params={"q": text, "k": _DEPTH, "routes": "all"})

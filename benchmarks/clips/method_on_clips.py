@@ -50,15 +50,11 @@ def run_variant(
     for number, part in enumerate([ordered] if is_joint else [[task] for task in ordered], 1):
         with meter.phase("training"):
             if is_joint:
-                learner.train_jointly(part, mixed_batches=variant.mixed_batches)
+                learner.train_jointly(part)
             else:
                 learner.train(part[0])
         with meter.phase("indexing"):
-            if variant.reindex:
-                learner.reindex()
-                galleries = [task_gallery(task, learner.shards[task.task_id]) for task in learner.tasks]
-            else:
-                galleries += [task_gallery(task, learner.index(task)) for task in part]
+            galleries += [task_gallery(task, learner.index(task)) for task in part]
         with meter.phase("evaluation"):
             _, measured = _evaluate(learner, galleries, prior)
         for gallery in ("local", "global"):

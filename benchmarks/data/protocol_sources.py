@@ -1,4 +1,4 @@
-"""Video sources for protocols: splits of published data sets, and folders with manifests.
+"""Sources of videos: splits of a published data set, and folders with manifests.
 
 A source creates a protocol's tasks from the fields of the protocol file. If videos are missing on this machine, the
 error names them and the folder that they belong in.
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from benchmarks.data.folder_manifest import ManifestEntry, read_manifest
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate, hash_order
+from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate
 from benchmarks.errors import ProtocolError
 from service.tasks.manifests.folder_videos import find_manifest
 
@@ -105,65 +104,6 @@ class CtvrSource(StrictModel):
         return {video: tuple(captions) for video, captions in captions_by_video.items()}
 
 
-class DatasetSpec(StrictModel):
-    """A data set that is one task, with the manifest ``<videos>/<folder>/manifest.jsonl`` (or ``.csv``)."""
-
-    name: str
-    folder: str
-    videos: dict[Split, int] = Field(description="Number of videos of each split.")
-    paragraph: bool = Field(default=False, description="Whether the captions of a video are joined into one.")
-    validation: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of the training videos used for validation if there is no validation split.",
-    )
-
-
-class DatasetsSource(StrictModel):
-    """A sequence of data sets, each with a manifest as for ``cinestrata ingest``."""
-
-    kind: Literal["datasets"]
-    datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
-    needs: str = Field(description="Description of the files to download.")
-
-    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` data sets.
-
-        Raises:
-            ProtocolError: A manifest or a file is missing, or a split has another size.
-        """
-        required = self.datasets[:count]
-        listed = "\n".join(
-            f"  {dataset.folder}/manifest.jsonl: {dataset.name}, "
-            + ", ".join(f"{number} {split}" for split, number in dataset.videos.items())
-            for dataset in required
-        )
-        if videos is None:
-            raise ProtocolError(
-                f"this protocol needs videos; set their folder with --videos. It must contain\n{listed}\n{self.needs}"
-            )
-        absent = [dataset.folder for dataset in required if find_manifest(videos / dataset.folder) is None]
-        if absent:
-            raise ProtocolError(
-                f"{videos} has no manifest for {', '.join(absent)}. It must contain\n{listed}\n{self.needs}"
-            )
-        for dataset in required:
-            part = read_folder_task(videos / dataset.folder, dataset.folder, dataset.name)
-            _check_sizes(part, dataset, videos)
-            if dataset.paragraph:
-                joined = (
-                    replace(v, captions=(" ".join(v.captions),) * bool(v.captions)) for v in part.videos
-                )
-                part = replace(part, videos=tuple(joined))
-            if dataset.validation and not any(video.split == "val" for video in part.videos):
-                part = _hold_out(part, dataset.validation)
-            yield part
-
-
-Source = Annotated[CtvrSource | DatasetsSource, Field(discriminator="kind")]
-
-
 @dataclass(frozen=True)
 class _Category:
     """A category and its videos, as rows ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
@@ -214,27 +154,6 @@ def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
             for e in entries
         ),
     )
-
-
-def _check_sizes(part: SourceTask, dataset: DatasetSpec, videos: Path) -> None:
-    counted = Counter(video.split for video in part.videos)
-    wrong = [
-        f"{counted[split]} {split} videos where the protocol has {number}"
-        for split, number in dataset.videos.items()
-        if counted[split] != number
-    ]
-    if wrong:
-        raise ProtocolError(
-            f"{videos / dataset.folder}: {', '.join(wrong)}. Results would not be comparable; to use other sizes, "
-            "copy the protocol file, change its numbers and run the copy"
-        )
-
-
-def _hold_out(part: SourceTask, share: float) -> SourceTask:
-    """Use a share of the training videos for validation: at least one, selected by hashed ID; one remains."""
-    ids = [video.id for video in part.videos if video.split == "train" and video.captions]
-    moved = set(hash_order(ids)[: min(max(1, int(share * len(ids))), len(ids) - 1)])
-    return replace(part, videos=tuple(replace(v, split="val") if v.id in moved else v for v in part.videos))
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:

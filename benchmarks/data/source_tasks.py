@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks.data.frame_sources import FileFrames
 
 Split = Literal["train", "val", "test"]
-Item = TypeVar("Item")
 _MAX_LISTED_NAMES = 5  # in error messages
 
 
@@ -45,8 +43,3 @@ def abbreviate(names: Iterable[str]) -> str:
     """Join the first names of a list for an error message."""
     listed = list(names)
     return ", ".join(listed[:_MAX_LISTED_NAMES]) + (" …" if len(listed) > _MAX_LISTED_NAMES else "")
-
-
-def hash_order(names: Sequence[str]) -> list[str]:
-    """Sort names by their SHA-256: a random order that does not depend on the order in a file."""
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())

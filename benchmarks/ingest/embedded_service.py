@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,14 @@ FINAL_STATES = ("ready", "failed", "cancelled")
 COMMAND = (sys.executable, "-P", "-m", "cli.main")
 _READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30.0
+_READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
 _TIMEOUT_SECONDS = 600.0  # per request; a task of a hundred thousand videos is checked file by file
 # Role of a process, by a word on its command line.
 _ROLES = {"serve": "API", "cpu": "probing worker", "gpu": "learning worker", "redis-server": "broker"}
+
+
+class NotReady(Exception):
+    """A service did not become ready in time; the message names it."""
 
 
 @contextmanager
@@ -43,12 +49,37 @@ def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.
                     raise RuntimeError(f"the service does not start: {errors.read()}")
                 url = line.removeprefix(_READY_PREFIX).strip()
                 with httpx.Client(base_url=url, timeout=_TIMEOUT_SECONDS, trust_env=False) as api:
-                    while api.get("/readyz").status_code != httpx.codes.OK:
-                        time.sleep(0.2)
+                    wait_until_ready(url, process)
                     yield api
             finally:
                 process.terminate()
                 process.wait(_STOP_SECONDS)
+
+
+def free_port() -> int:
+    """Find a TCP port that no process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def wait_until_ready(url: str, process: subprocess.Popen[Any] | None = None) -> None:
+    """Wait until an API is ready.
+
+    Args:
+        process: Process without which the API cannot become ready.
+
+    Raises:
+        NotReady: The API is not ready after ten minutes, or the process has ended.
+    """
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        if process is not None and process.poll() is not None:
+            raise NotReady(f"the service at {url} ended with status {process.returncode}")
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.2)
+    raise NotReady(f"the service at {url} is not ready after {_READY_SECONDS:g} s")
 
 
 def create(api: httpx.Client, route: str, body: Mapping[str, Any]) -> str:

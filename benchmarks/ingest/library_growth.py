@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ _DOMAIN_VIDEOS = 3
 _WINDOW = 10  # consecutive domains behind each figure
 _CAPTION_SPLITS = ("train", "train", "test")  # of a captioned domain's videos
 _WORDS = ("car", "crystal", "robot", "bridge", "circle", "tree", "antenna", "ship", "actor", "fish")
-_STAGES = ("probing", "indexing")
 _QUEUED_AHEAD = 20  # tasks waiting for the workers; a request creates one task
 
 
@@ -49,18 +47,11 @@ def ingest_videos(folder: Path, count: int, options: argparse.Namespace) -> dict
     videos = [{"uri": str(path)} for path in write_tiny_clips(folder / "clips", count)]
     data = folder / f"library-{count}"
     frames = data / "cache" / "frames"
-    states: list[dict[str, float]] = []
-    progress: dict[str, list[tuple[float, int]]] = {stage: [] for stage in _STAGES}
-    cached = 0
+    cached: dict[str, int] = {}  # bytes of frames when a state was first seen
 
     def observe(task: dict[str, Any]) -> None:
-        nonlocal cached
-        now, stage = time.monotonic(), task["progress"]["stage"]
-        if task["state"] not in states[-1]:
-            states[-1][task["state"]] = now
-            cached = max(cached, _disk_bytes(frames))
-        if stage in progress:
-            progress[stage].append((now, task["progress"].get("done") or 0))
+        if task["state"] not in cached:
+            cached[task["state"]] = _disk_bytes(frames)
 
     with embedded_service(data, _settings(folder / "clips", options)) as api:
         began, domain = time.monotonic(), ""
@@ -68,7 +59,6 @@ def ingest_videos(folder: Path, count: int, options: argparse.Namespace) -> dict
             route, name = (
                 (f"/tasks/{domain}/videos", {}) if domain else ("/tasks", {"name": f"{count} videos"})
             )
-            states.append({})
             task = create(api, route, {**name, "videos": videos[first : first + options.part]})
             domain = domain or task
             wait_ready(api, task, observe)
@@ -78,12 +68,10 @@ def ingest_videos(folder: Path, count: int, options: argparse.Namespace) -> dict
     return {
         "videos": count,
         "seconds": seconds,
-        "states": [{a: end - start for (a, start), (_, end) in pairwise(one.items())} for one in states],
-        "videos_per_second": {stage: _rate(points) for stage, points in progress.items()},
         "peak_mib": memory,
         "disk_bytes": {
             **{name: _disk_bytes(data / name) for name in ("thumbnails", "index")},
-            "frames": cached,
+            "frames": max(cached.values()),
             "catalog": _disk_bytes(data, "catalog.sqlite3*"),
         },
         "search_ms": latency,
@@ -160,14 +148,6 @@ def _search_latency(api: httpx.Client) -> dict[str, float]:
             raise RuntimeError("a search of the library has no results")
     p50, p99 = np.percentile(taken[1:], [50, 99])
     return {"first": taken[0], "p50": float(p50), "p99": float(p99)}
-
-
-def _rate(points: list[tuple[float, int]]) -> float | None:
-    """Compute videos per second over all parts of a domain; the count starts again with each part."""
-    steps = [(end - start, after - before) for (start, before), (end, after) in pairwise(points)]
-    rising = [(seconds, videos) for seconds, videos in steps if videos >= 0]
-    seconds, videos = (sum(values) for values in zip(*rising, strict=True)) if rising else (0, 0)
-    return videos / seconds if seconds else None
 
 
 def _disk_bytes(folder: Path, pattern: str = "**/*") -> int:

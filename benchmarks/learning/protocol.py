@@ -2,8 +2,8 @@
 
 A protocol is a YAML file in ``benchmarks/protocols/`` or at any other path.
 
-On the command line and in tables, a variant is ``method@setting=value@setting=value``. ``reindex``, ``prior``,
-``jointly`` and ``mixed_batches`` are settings of the measurement, not of the method.
+On the command line and in tables, a variant is ``method@setting=value@setting=value``. ``prior`` is a setting of the
+measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from benchmarks.data.protocol_sources import Source
+from benchmarks.data.protocol_sources import CtvrSource
 from benchmarks.data.source_tasks import StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.rivals import METHODS
 from benchmarks.rivals.joint import Joint
 from models.routing import DEFAULT_PRIOR
 
-_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches")
 Scalar = bool | int | float | str
 
 
@@ -33,12 +32,7 @@ class MethodVariant(BaseModel):
 
     Attributes:
         label: Name in tables: the short form.
-        reindex: Whether all galleries are embedded again after every task, with the current encoder.
         prior: Routing prior in the global gallery; 0 merges raw cosines, None uses the default.
-        jointly: Whether the method learns the union of all tasks at once, as joint training does. This measures its
-            architecture and recipe without the continual scheme.
-        mixed_batches: Whether batches in joint training mix videos from all tasks. Without, a pair only has negatives
-            from its own task, as in continual training (continual-cross-modal-retrieval, section 6).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,24 +40,12 @@ class MethodVariant(BaseModel):
     method: str
     label: str = Field(min_length=1)
     settings: dict[str, Scalar] = Field(default_factory=dict)
-    reindex: bool = False
     prior: float | None = Field(default=None, ge=0)
-    jointly: bool = False
-    mixed_batches: bool = True
 
     @property
     def is_joint(self) -> bool:
         """Whether all tasks are learned at once."""
-        return self.jointly or self.method == Joint.name
-
-    @model_validator(mode="after")
-    def _batches_can_be_mixed(self) -> MethodVariant:
-        method = METHODS.get(self.method)
-        if not self.mixed_batches and method is not None and (method.is_closed_form or not self.is_joint):
-            raise ValueError(
-                "mixed_batches: false needs a method with batches of all tasks; add jointly: true"
-            )
-        return self
+        return self.method == Joint.name
 
 
 def select_variants(names: Sequence[str]) -> list[MethodVariant]:
@@ -101,10 +83,10 @@ def parse_variant(text: str) -> MethodVariant:
             settings[name] = json.loads(value)
         except ValueError:
             settings[name] = value
-    measurement = {name: settings.pop(name) for name in _MEASUREMENT_SETTINGS if name in settings}
+    prior = settings.pop("prior", None)
     try:
         return MethodVariant.model_validate(
-            {"method": method, "label": text, "settings": settings, **measurement}
+            {"method": method, "label": text, "settings": settings, "prior": prior}
         )
     except ValidationError as error:
         raise ProtocolError(f"{text}: {validation_summary(error)}") from error
@@ -115,7 +97,7 @@ class Protocol(StrictModel):
 
     name: str = Field(description="Name of the protocol; by default that of its file.")
     title: str = Field(description="Title in reports.")
-    source: Source = Field(description="Source of the videos, which defines the tasks.")
+    source: CtvrSource = Field(description="Source of the videos, which defines the tasks.")
     backbone: str = Field(description="Name of the backbone.")
     frames: int | None = Field(
         default=None, ge=1, description="Frames per video; None uses the backbone's default."

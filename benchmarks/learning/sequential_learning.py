@@ -16,7 +16,7 @@ from models.encoders.encoder_registry import select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from trainer.methods import Method
-from trainer.task_data import SeparateTasks, StoredVectors, TaskData, vector_ids
+from trainer.task_data import StoredVectors, TaskData, vector_ids
 from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 
@@ -92,22 +92,17 @@ class SequentialLearner:
         self,
         tasks: Sequence[TaskData],
         *,
-        mixed_batches: bool = True,
         report: Callable[[TrainingProgress], None] = lambda progress: None,
     ) -> list[float]:
         """Train the union of all tasks from the backbone, for as many epochs as each task gets alone.
 
         The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
 
-        Args:
-            mixed_batches: Whether batches mix videos from all tasks. Without, a pair has no negatives from other tasks.
-
         Returns:
             The mean loss of each epoch.
         """
         clips = tuple(clip for task in tasks for clip in task.clips)
-        name = "all", "all tasks"
-        union = TaskData(*name, clips) if mixed_batches else SeparateTasks(*name, clips, tuple(tasks))
+        union = TaskData("all", "all tasks", clips)
         method = start_method(self._method_name, self._backbone, self._settings, None)
         method.begin_task(union.task_id, union.name)
         losses = fit(method, union, report=report)
@@ -128,15 +123,6 @@ class SequentialLearner:
         self.shards[task.task_id] = shard
         self.pinned[task.task_id] = select_query_tensors(self.release)
         return shard
-
-    def reindex(self) -> None:
-        """Embed the videos of all trained tasks again with the current video encoder.
-
-        This is the alternative to frozen shards that continual-cross-modal-retrieval compares with, and what bmu-moco
-        and ctp do. It needs the old videos, and its cost grows with the library.
-        """
-        for task in self.tasks:
-            self.index(task)
 
     def query_encoder(self) -> QueryEncoder:
         """Build the newest release's query encoder over the indexed shards."""

@@ -5,10 +5,7 @@ A rival has a module and a recipe (``configs/<name>.yaml``), like a method in :m
 
 from __future__ import annotations
 
-from benchmarks.rivals.encoders.mapped_family import MAPPED_FAMILY
-from models.encoders.encoder_registry import register_families
 from trainer.methods.registry import MethodRegistry
 
-register_families(MAPPED_FAMILY)
 _REGISTRY = MethodRegistry("trainer.methods", "benchmarks.rivals")
 METHODS, configure, start_method = _REGISTRY.methods, _REGISTRY.configure, _REGISTRY.start_method

@@ -3,8 +3,7 @@
 Joint training keeps every video, trains on all of them from the pre-trained weights, and embeds all of them again. It
 is not a continual method, and the service, which never reads old videos, does not offer it. The class trains exactly
 like sequential fine-tuning; a benchmark makes it joint by passing the union of all tasks as one task, with as many
-steps as other methods take for all tasks together. Its batches mix the tasks; with ``mixed_batches: false``, a
-benchmark setting, it becomes the bound without cross-task negatives (continual-cross-modal-retrieval, section 6).
+steps as other methods take for all tasks together. Its batches mix the tasks.
 """
 
 from __future__ import annotations

@@ -25,9 +25,7 @@ from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
-PROFILE_WEIGHT = (
-    0.5  # weight of the profiles relative to mean captions, as in the recipe of the method analytic
-)
+PROFILE_WEIGHT = 0.5  # relative to mean captions, as in the recipe of the method analytic
 _ROUTED_TASKS = (1, 2, 3)
 _TEXTS = 64  # texts per forward pass
 
@@ -125,13 +123,8 @@ def _fold_evidence(fold: CaptionFold, encoder: TextEncoder) -> dict[str, Floats]
     }
     background = encoder.backbone.text_background
     if background is not None:
-        generic, within = (
-            caption_evidence(vectors, labels, query_vectors, background, within_tasks=flag)
-            for flag in (False, True)
-        )
+        within = caption_evidence(vectors, labels, query_vectors, background)
         evidence |= {
-            "mean captions, generic covariance": generic,
-            "mean captions, generic covariance, and profiles": generic + PROFILE_WEIGHT * profiles,
             "mean captions, covariance within tasks": within,
             "mean captions, covariance within tasks, and profiles": within + PROFILE_WEIGHT * profiles,
         }
@@ -177,23 +170,20 @@ def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
     return _token_sums(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)), queries)
 
 
-def caption_evidence(
-    vectors: Floats, labels: Ints, queries: Floats, background: TextBackground, *, within_tasks: bool
-) -> Floats:
-    """Compute the evidence of mean captions, see :mod:`models.routing.caption_evidence`.
+def caption_evidence(vectors: Floats, labels: Ints, queries: Floats, background: TextBackground) -> Floats:
+    """Compute the evidence of mean captions with the covariance of captions within tasks, as the method analytic does.
 
     Args:
         vectors: Text vectors of the training captions, ``[n, dim]``.
         queries: Text vectors of the queries, ``[Q, dim]``.
         background: Distribution of generic texts.
-        within_tasks: Whether to use the covariance of captions within tasks, rather than that of generic texts.
     """
     size = len(background.mean)
     scatter, means = CaptionScatter.empty(size), []
     for label in range(int(labels.max()) + 1):
         captions = vectors[labels == label, :size]
-        scatter = scatter.add(captions) if within_tasks else scatter
-        # As in the method analytic: the mean with one caption at the origin.
+        scatter = scatter.add(captions)
+        # The mean with one caption at the origin.
         means.append(captions.sum(axis=0) / (len(captions) + 1))
     has_mean = np.ones(len(means), np.bool_)
     evidence = CaptionEvidence(scatter, background, np.stack(means), has_mean, 1.0)

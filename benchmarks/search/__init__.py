@@ -1,1 +1,1 @@
-"""Benchmarks of search: latency, throughput, memory, scan speed, query encoding and release changes."""
+"""Benchmarks of search: latency, throughput, memory, scan speed and query encoding."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -30,20 +30,19 @@ K = 10
 
 
 class SearchTiming(NamedTuple):
-    """Search latency in milliseconds, and the mean number of tasks that a query was encoded for."""
+    """The latency of one of several searches.
+
+    Attributes:
+        p50, p99: Milliseconds; the first is the median over rounds.
+        ratio: Median over rounds of the ratio to the p50 of the first search.
+        median_tasks, mean_tasks: Number of tasks that a query was encoded for.
+    """
 
     p50: float
     p99: float
-    tasks: float
-
-
-class LatencyComparison(NamedTuple):
-    """The latency of two searches, and the medians over rounds of their ratio within a round."""
-
-    first: SearchTiming
-    second: SearchTiming
-    p50_ratio: float
-    p99_ratio: float
+    ratio: float
+    median_tasks: float
+    mean_tasks: float
 
 
 def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
@@ -56,32 +55,45 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
     return engine
 
 
+def measure_in_turn(
+    searches: Sequence[Callable[[int], SearchResponse | None]], size: int, rounds: int
+) -> list[SearchTiming]:
+    """Time searches in turn.
+
+    Args:
+        searches: Searches for the query of a number.
+        size: Queries per round.
+    """
+    times = np.empty((len(searches), rounds * size))
+    tasks = np.ones_like(times)
+    for number in range(rounds * size):
+        for place, search in enumerate(searches):
+            start = time.perf_counter()
+            response = search(number)
+            times[place, number] = 1000 * (time.perf_counter() - start)
+            if response is not None:
+                tasks[place, number] = sum(route.searched for route in response.routing)
+    medians = np.median(times.reshape(len(searches), rounds, size), axis=2)
+    columns = (
+        np.median(medians, axis=1),
+        np.percentile(times, 99, axis=1),
+        np.median(medians / medians[0], axis=1),
+        np.median(tasks, axis=1),
+        tasks.mean(axis=1),
+    )
+    return [SearchTiming(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
 def compare_latency(
     first: Search, second: Search, texts: Sequence[tuple[str, str]], rounds: int
-) -> LatencyComparison:
-    """Measure two searches with alternating queries."""
+) -> list[SearchTiming]:
+    """Measure two searches with alternating queries, the first ones as a warm-up."""
     for pair in texts[:_WARM_UP]:
         first(pair[0])
         second(pair[1])
-    size = (len(texts) - _WARM_UP) // rounds
-    timings: list[list[SearchTiming]] = []
-    for number in range(rounds):
-        measured: list[list[tuple[float, int]]] = [[], []]
-        for pair in texts[_WARM_UP + number * size : _WARM_UP + (number + 1) * size]:
-            for search, text, own in zip((first, second), pair, measured, strict=True):
-                start = time.perf_counter()
-                response = search(text)
-                milliseconds = 1000 * (time.perf_counter() - start)
-                own.append((milliseconds, searched_tasks(response) if response else 1))
-        timings.append([_timing(own) for own in measured])
-    one, other = (SearchTiming(*map(median, zip(*side, strict=True))) for side in zip(*timings, strict=True))
-    p50_ratio, p99_ratio = (median(b[share] / a[share] for a, b in timings) for share in (0, 1))
-    return LatencyComparison(one, other, p50_ratio, p99_ratio)
-
-
-def searched_tasks(response: SearchResponse) -> int:
-    """Count the tasks that a query was encoded for."""
-    return sum(route.searched for route in response.routing)
+    timed = texts[_WARM_UP:]
+    searches = [lambda number: first(timed[number][0]), lambda number: second(timed[number][1])]
+    return measure_in_turn(searches, len(timed) // rounds, rounds)
 
 
 def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
@@ -102,9 +114,3 @@ def measure_recall(engine: SearchEngine, queries: Sequence[TargetedQuery], route
     """Compute R@10 as a share for a value of the search parameter ``routes``."""
     answers = ((query, engine.search(query.text, K, routes=routes).results) for query in queries)
     return fmean(f"v{query.target}" in {result.video_id for result in results} for query, results in answers)
-
-
-def _timing(measured: Sequence[tuple[float, int]]) -> SearchTiming:
-    milliseconds, tasks = zip(*measured, strict=True)
-    p50, p99 = np.percentile(milliseconds, [50, 99])
-    return SearchTiming(float(p50), float(p99), fmean(tasks))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-import httpx
-
+from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
 from benchmarks.soak.load_generator import LoadGenerator
 from service.core.settings import Settings
-
-_START_SECONDS = 300.0
 
 
 class ServerLoad(NamedTuple):
@@ -39,18 +34,17 @@ class ServerLoad(NamedTuple):
 @contextmanager
 def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
     """Run a server for a library during the ``with`` block; yields its URL and process ID."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{(port := free_port())}"
     environment = os.environ | {
         "CINESTRATA_DATA_DIR": str(configured.data_dir),
         "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share one catalog
     }
     if configured.backbone is not None:
         environment["CINESTRATA_BACKBONE"] = configured.backbone
-    argv = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
+    argv = [*COMMAND, "serve", "--port", str(port)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as server:
         try:
-            _wait_ready(url := f"http://127.0.0.1:{port}", server)
+            wait_until_ready(url, server)
             yield url, server.pid
         finally:
             server.terminate()
@@ -83,16 +77,3 @@ def _processor_seconds(pid: int) -> float:
     # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _wait_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _START_SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            readiness = httpx.get(f"{url}/readyz", trust_env=False).json()
-            if readiness["ready"] and readiness["generation"]:
-                return
-        except (httpx.HTTPError, ValueError):
-            pass
-        time.sleep(0.1)
-    raise RuntimeError("the server did not become ready")

@@ -14,17 +14,15 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import numpy as np
 import torch
 
-from benchmarks.search.search_latency import K, measure_recall, searched_tasks, start_engine
-from benchmarks.search.shared_word_library import make_shared_word_library
-from benchmarks.search.synthetic_library import SyntheticLibrary, prepare_catalog
+from benchmarks.search.search_latency import K, SearchTiming, measure_in_turn, measure_recall, start_engine
+from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from models.backbones.backbone_loading import load_backbone
 from service.search.engine import SearchEngine
 
@@ -47,35 +45,10 @@ def _queries_by_kind(library: SyntheticLibrary) -> dict[str, list[str]]:
     }
 
 
-def _measure_in_turn(searches: Sequence[Callable[[int], int]], size: int, rounds: int) -> list[Row]:
-    """Time searches in turn.
-
-    Args:
-        searches: Searches for the query of a number, which return the number of searched domains.
-        size: Queries per round.
-
-    Returns:
-        Latency in milliseconds, ratio to the first and median number of domains of each search.
-    """
-    times = np.empty((len(searches), rounds * size))
-    domains = np.empty_like(times)
-    for number in range(rounds * size):
-        for place, search in enumerate(searches):
-            start = time.perf_counter()
-            domains[place, number] = search(number)
-            times[place, number] = 1000 * (time.perf_counter() - start)
-    medians = np.median(times.reshape(len(searches), rounds, size), axis=2)
-    ratios = np.median(medians / medians[0], axis=1)
-    return [
-        {
-            "p50": float(np.median(medians[place])),
-            "p99": float(np.percentile(times[place], 99)),
-            "ratio": float(ratios[place]),
-            "domains_searched": float(np.median(domains[place])),
-            "mean_searched": float(domains[place].mean()),
-        }
-        for place in range(len(searches))
-    ]
+def _figures(timing: SearchTiming) -> Row:
+    """Select the figures of a row."""
+    row = timing._asdict()
+    return {name: row[name] for name in ("p50", "p99", "ratio")} | {"domains_searched": timing.median_tasks}
 
 
 def measure_kinds(
@@ -87,11 +60,19 @@ def measure_kinds(
     for kind in queries[0]:
         size = min(len(own[kind]) for own in queries) // rounds
         searches = [
-            lambda number, engine=engine, texts=own[kind]: searched_tasks(engine.search(texts[number], K))
+            lambda number, engine=engine, texts=own[kind]: engine.search(texts[number], K)
             for engine, own in zip(engines, queries, strict=True)
         ]
-        measured = zip(libraries, _measure_in_turn(searches, size, rounds), strict=True)
-        rows += [{"kind": kind, "domains": library.tasks, **row} for library, row in measured]
+        measured = zip(libraries, measure_in_turn(searches, size, rounds), strict=True)
+        rows += [
+            {
+                "kind": kind,
+                "domains": library.tasks,
+                **_figures(timing),
+                "mean_searched": timing.mean_tasks,
+            }
+            for library, timing in measured
+        ]
     return rows
 
 
@@ -105,24 +86,22 @@ def measure_costs(
         for number in range(_WARM_UP):
             engine.search(f"{library.queries[number].text} {number}", K)
     rows: list[Row] = [
-        {
-            "domains": library.tasks,
-            "routing": _routing_accuracy(engine, library),
-            "bytes_per_domain": engine.snapshots.current().query_vectors.encoder.pinned_bytes / library.tasks,
-        }
-        for engine, library in pairs
+        {"domains": library.tasks, "routing": _routing_accuracy(engine, library)} for engine, library in pairs
     ]
     for routes in _ROUTES:
         searches = [
-            lambda number, engine=engine, library=library, routes=routes: searched_tasks(
-                engine.search(f"{library.queries[number].text} {routes}", K, routes=routes)
+            lambda number, engine=engine, library=library, routes=routes: engine.search(
+                f"{library.queries[number].text} {routes}", K, routes=routes
             )
             for engine, library in pairs
         ]
-        measured = _measure_in_turn(searches, size, rounds)
-        for row, (engine, library), found in zip(rows, pairs, measured, strict=True):
-            found["share_searched"] = found.pop("mean_searched") / library.tasks
-            row[routes] = {**found, "recall": measure_recall(engine, library.queries, routes)}
+        measured = measure_in_turn(searches, size, rounds)
+        for row, (engine, library), timing in zip(rows, pairs, measured, strict=True):
+            row[routes] = {
+                **_figures(timing),
+                "share_searched": timing.mean_tasks / library.tasks,
+                "recall": measure_recall(engine, library.queries, routes),
+            }
     return rows
 
 
@@ -168,7 +147,7 @@ def main() -> None:
         libraries: list[SyntheticLibrary] = []
         for tasks in options.tasks:
             libraries.append(
-                make_shared_word_library(
+                make_library(
                     Path(folder) / f"shared-{tasks}",
                     backbone,
                     tasks=tasks,

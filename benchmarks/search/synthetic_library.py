@@ -1,53 +1,65 @@
-"""Synthetic libraries of any size, created without training: the cost of a search does not depend on weights.
+"""Synthetic libraries of the analytic method, of any size, whose domains share words as real captions do.
 
-All data structures that a search uses are real: shards, one pinned release per task with low-rank updates and token
-updates, routing profiles and catalog rows. Only the numbers are random. Each task has fifty words of its own and a
-hundred in common with all tasks; a caption mixes both. The task's query encoder encodes its captions, and video vectors
-are placed around the results: one target video per caption at a cosine of about 0.9, all others at about 0.35, so that
-a search finds its target.
+All data structures that a search uses are real: shards, one pinned release per task, routing profiles and catalog rows.
+All domains draw words from one vocabulary with Zipf weights; each prefers some of them and has a few words of its own.
+The preference is set so that, among a hundred domains, routing finds the domain of 45 % of the queries, as on the
+published captions of MSR-VTT. Text vectors, query maps, lexicons and routing evidence are those that the method
+computes from the captions; queries are other captions. A video vector mixes two caption vectors and noise, so that a
+domain contains videos that resemble the target.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 import torch
 from sqlalchemy import text
 
 from index.shard_store import ShardStore
+from models.adapters.analytic_maps import (
+    AnalyticMapSet,
+    AnalyticQueryMap,
+    VectorLayout,
+    normalize_rows,
+    pad_distinct_tokens,
+)
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import TokenIds
+from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.backbones.tokenizer import small_tokenizer
-from models.encoders.encoder_registry import open_query_encoder
-from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
-from models.encoders.tower_query_backbone import unpad
+from models.encoders.families.analytic_family import ANALYTIC_FAMILY
+from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import ReleaseState
-from models.releases.release_tensors import to_arrays
+from models.routing.caption_evidence import CaptionScatter
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
+from trainer.methods.analytic import AnalyticConfig, build_query_map
+from trainer.methods.shared.lexicon import build_lexicon
 
-_TASK_WORDS, _COMMON_WORDS = 50, 100
-_RANK = 16
 _CONTEXT = 77
-_TARGET_COSINE, _OTHER_COSINE = 0.9, 0.35  # cosines of videos with captions
+_SHARED_WORDS, _OWN_WORDS = 800, 10
+_PREFERENCE = 1.3  # standard deviation of a word's log weight between domains
+_OWN_SHARE = 0.05  # of a caption's words
+_WORDS = 8  # per caption
+_CAPTIONS = 20  # per domain, from which the maps are computed
+# Weights of the target caption, of another caption in the domain, and of noise, in a video's vector.
+_TARGET, _OTHER, _NOISE = 0.5, 0.55, 0.8
 
 Rng = np.random.Generator
-Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ def prepare_catalog(folder: Path, backbone: str | None = None) -> None:
     upgrade(settings())
 
 
-def whole_words(backbone: Backbone) -> list[str]:
+def _whole_words(backbone: Backbone) -> list[str]:
     """List the whole words in a backbone's vocabulary that have four letters or more."""
     encoder = small_tokenizer(backbone.vocabulary, _CONTEXT).encoder
     words = (token.removesuffix("</w>") for token in encoder if token.endswith("</w>"))
@@ -97,51 +109,114 @@ def make_library(
     backbone: Backbone,
     *,
     tasks: int,
-    vectors: int,
-    captions: int,
+    videos: int,
+    queries: int,
     first_id: int = 1,
     seed: int = 0,
 ) -> SyntheticLibrary:
-    """Write a library of ``vectors`` videos in ``tasks`` tasks of equal size.
+    """Write a library of ``tasks`` domains with ``videos`` videos each.
 
     Args:
-        captions: Approximate number of target videos; at least eight per task.
+        videos: Videos per task.
         first_id: First vector ID; libraries in one catalog must not share IDs.
     """
-    rng = np.random.default_rng(seed)
-    common, *domains = _vocabularies(whole_words(backbone), tasks, rng)
+    rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
+    layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
+    words = _whole_words(backbone)
+    shared = [words[index] for index in rng.permutation(len(words))[:_SHARED_WORDS]]
     store = ShardStore(folder / "index")
     learned: list[ReleaseTask] = []
     profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
-    queries: list[TargetedQuery] = []
-    next_id = first_id
+    scatter = CaptionScatter.empty(layout.semantic)
+    targets: list[TargetedQuery] = []
     parent: ParentRelease | None = None
-    for number, task_words in enumerate(domains):
-        rows = vectors // tasks + (number < vectors % tasks)
+    for number in range(tasks):
         task = ReleaseTask(f"{folder.name}-{number}", f"{folder.name} {number}", f"{number:064x}")
         learned.append(task)
-        texts = _captions(task_words, common, min(rows, max(8, -(-captions // tasks))), rng)
-        profiles = RoutingProfiles.concatenate([profiles, _profile(backbone, texts)])
-        state = _release(backbone, learned, profiles, texts, seed + number)
-        alone = replace(state, tasks=[task])
-        encoder = open_query_encoder(backbone, alone, {task.task_id: alone})
-        around = encoder.encode(texts, [task.task_id], "pinned")[:, 0]
-        parent = publish_domain(store, state, next_id, _videos(around, rows, rng), parent)
-        queries += [TargetedQuery(caption, next_id + index) for index, caption in enumerate(texts)]
-        # Every video has a caption; those of the target videos are the queries.
-        others = _captions(task_words, common, rows - len(texts), rng)
-        insert_catalog_rows(task, next_id, rows, captions=[*texts, *others])
-        next_id += rows
-    order = rng.permutation(len(queries))
+        query_count = min(videos, queries // tasks + (number < queries % tasks))
+        texts = _captions(shared, words, _CAPTIONS + query_count, rng)
+        ids, frozen = _encode(encoder, texts)
+        query_map = _query_map(frozen[:_CAPTIONS], ids[:_CAPTIONS], layout, config)
+        scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
+        presence = token_presence(ids[:_CAPTIONS], backbone.vocabulary)
+        profile = token_profile(presence.sum(axis=0), config.word_evidence)
+        profiles = RoutingProfiles.concatenate([profiles, RoutingProfiles.from_dense(profile[None])])
+        tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
+        if number == tasks - 1:  # the newest release has the evidence of all tasks
+            tensors |= {f"evidence.{name}": tensor for name, tensor in scatter.tensors().items()}
+        state = ReleaseState(
+            method="analytic",
+            kind=ANALYTIC_FAMILY.kind,
+            backbone=backbone.name,
+            backbone_fingerprint=backbone.fingerprint,
+            fingerprint=task.fingerprint,
+            frames=backbone.spec.frames,
+            tasks=list(learned),
+            config=config.model_dump(),
+            profiles=profiles,
+            tensors=tensors,
+        )
+        captions = AnalyticMapSet(layout, backbone.vocabulary, [query_map])(
+            frozen, pad_distinct_tokens(ids), np.arange(len(frozen)), np.zeros(len(frozen), np.int64)
+        )
+        vectors = _videos(captions, query_count, videos, rng)
+        parent = _publish_domain(store, state, first_id, vectors, parent)
+        targets += [TargetedQuery(text, first_id + row) for row, text in enumerate(texts[_CAPTIONS:])]
+        # The videos of the queries have no captions: they are found by what they look like.
+        captions_of_videos = _captions(shared, words, videos, np.random.default_rng([seed, number]))
+        captions_of_videos[:query_count] = [""] * query_count
+        _insert_catalog_rows(task, first_id, captions_of_videos)
+        first_id += videos
     return SyntheticLibrary(
         settings=settings().model_copy(update={"data_dir": folder, "backbone": backbone.name}),
         tasks=tasks,
-        vectors=vectors,
-        queries=[queries[index] for index in order],
+        vectors=tasks * videos,
+        queries=[targets[index] for index in rng.permutation(len(targets))],
     )
 
 
-def publish_domain(
+def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng) -> list[str]:
+    """Draw a domain's captions: shared words with Zipf weights and the domain's preference, and some of its own."""
+    weights = np.exp(_PREFERENCE * rng.standard_normal(len(shared))) / (5 + np.arange(len(shared)))
+    own = [words[index] for index in rng.choice(len(words), _OWN_WORDS, replace=False)]
+    captions: list[str] = []
+    for _ in range(count):
+        drawn = rng.choice(shared, _WORDS, replace=False, p=weights / weights.sum())
+        is_own = rng.random(_WORDS) < _OWN_SHARE
+        captions.append(" ".join(np.where(is_own, rng.choice(own, _WORDS), drawn)))
+    return captions
+
+
+def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds], Vectors]:
+    """Compute the token IDs of each text, and frozen vectors ``[n, dim]``."""
+    ids = encoder.tokenize(texts)
+    return ids, encoder.encode_together(ids)
+
+
+def _query_map(
+    frozen: Vectors, ids: list[TokenIds], layout: VectorLayout, config: AnalyticConfig
+) -> AnalyticQueryMap:
+    """Compute the query map of a domain with one caption per video."""
+    share = len(frozen) / (len(frozen) + config.center_captions)
+    captions = torch.from_numpy(frozen[:, : layout.semantic])
+    tokens = [text[1:-1].tolist() for text in ids]
+    return build_query_map(share * captions.mean(0), captions, build_lexicon(tokens, layout.lexical, share))
+
+
+def _videos(captions: Vectors, targets: int, videos: int, rng: Rng) -> np.ndarray:
+    """Draw unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
+    described = captions.copy()
+    described[:, -1] = 0  # the coordinate that completes queries to unit length, where some are reserved
+    own = rng.integers(0, len(captions), videos)
+    own[:targets] = np.arange(len(captions) - targets, len(captions))
+    other = rng.integers(0, len(captions), videos)
+    noise = rng.standard_normal((videos, captions.shape[1]), np.float32)
+    noise[:, -1] = 0
+    mixed = _TARGET * described[own] + _OTHER * described[other] + _NOISE * normalize_rows(noise)
+    return normalize_rows(mixed)
+
+
+def _publish_domain(
     store: ShardStore, state: ReleaseState, first_id: int, vectors: Vectors, parent: ParentRelease | None
 ) -> ParentRelease:
     """Publish a release and the shard of its newest domain.
@@ -163,82 +238,9 @@ def publish_domain(
     return ParentRelease(release.id, len(state.tasks))
 
 
-def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]:
-    """Draw the common words, followed by each task's words."""
-    shuffled = [words[index] for index in rng.permutation(len(words))]
-    common, rest = shuffled[:_COMMON_WORDS], shuffled[_COMMON_WORDS:]
-    return [
-        common,
-        *([rest[index] for index in rng.choice(len(rest), _TASK_WORDS, replace=False)] for _ in range(tasks)),
-    ]
-
-
-def _captions(task_words: Sequence[str], common: Sequence[str], count: int, rng: Rng) -> list[str]:
-    """Draw distinct captions of three words from the task and five common words."""
-    captions: dict[str, None] = {}
-    while len(captions) < count:
-        words = [*rng.choice(task_words, 3), *rng.choice(common, 5)]
-        captions[" ".join(words[index] for index in rng.permutation(8))] = None
-    return list(captions)
-
-
-def _profile(backbone: Backbone, captions: Sequence[str]) -> RoutingProfiles:
-    ids = backbone.tokenize(captions)
-    presence = token_presence(unpad(ids, backbone.end_of_text(ids)), backbone.vocabulary)
-    return RoutingProfiles.from_dense(token_profile(presence.sum(axis=0))[None])
-
-
-def _release(
-    backbone: Backbone,
-    learned: Sequence[ReleaseTask],
-    profiles: RoutingProfiles,
-    captions: Sequence[str],
-    seed: int,
-) -> ReleaseState:
-    """Build a ``low_rank`` release with random updates that change a vector about as much as learned ones."""
-    drawn = torch.Generator().manual_seed(seed)
-    layers, width = len(backbone.text_blocks), backbone.text_width
-    tokens = backbone.tokenize(captions).unique()
-    tensors = {
-        "text.a": torch.randn(layers, 4, _RANK, width, generator=drawn) / math.sqrt(width),
-        "text.b": torch.randn(layers, 4, width, _RANK, generator=drawn) / (10 * math.sqrt(_RANK)),
-        "text.tokens": tokens,
-        "text.words": torch.randn(len(tokens), width, generator=drawn) / 100,
-    }
-    return ReleaseState(
-        method="strata",
-        kind=LOW_RANK_FAMILY.kind,
-        backbone=backbone.name,
-        backbone_fingerprint=backbone.fingerprint,
-        fingerprint=learned[-1].fingerprint,
-        frames=backbone.spec.frames,
-        tasks=list(learned),
-        config={"scale": 1.0},
-        profiles=profiles,
-        tensors=to_arrays(tensors),
-    )
-
-
-def _videos(captions: Vectors, rows: int, rng: Rng) -> Vectors:
-    """Draw unit vectors: first each caption's target video, then more videos around all captions."""
-    center = np.resize(np.arange(len(captions)), rows)
-    is_target = np.arange(rows) < len(captions)
-    cosine = np.where(is_target, _TARGET_COSINE, _OTHER_COSINE).astype(np.float32)[:, None]
-    noise = rng.standard_normal((rows, captions.shape[1]), np.float32)
-    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-    videos = cosine * captions[center] + np.sqrt(1 - cosine**2) * noise
-    return np.asarray(videos / np.linalg.norm(videos, axis=1, keepdims=True), np.float32)
-
-
-def insert_catalog_rows(
-    task: ReleaseTask, first_id: int, rows: int, method: str = "strata", captions: Sequence[str] = ()
-) -> None:
-    """Insert a task in state ``ready``, and its videos, into the catalog.
-
-    Args:
-        first_id: First vector ID of the videos.
-        captions: Captions of the first videos, "" for none; all others have the same one.
-    """
+def _insert_catalog_rows(task: ReleaseTask, first_id: int, captions: Sequence[str]) -> None:
+    """Insert a task in state ``ready``, and a video for each caption, "" for none, into the catalog."""
+    now = datetime.now(UTC)
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
         session.add(
@@ -246,29 +248,29 @@ def insert_catalog_rows(
                 id=task.task_id,
                 name=task.name,
                 position=place,
-                method=method,
+                method="analytic",
                 state="ready",
                 learned_order=place,
-                created_at=datetime.now(UTC),
+                created_at=now,
             )
         )
         session.flush()
-        # One SQL statement: creating a million ORM objects would take longer than the whole benchmark.
+        # Creating a million ORM objects would take longer than the whole benchmark.
         session.execute(
             text(
                 "INSERT INTO videos "
                 "(vector_id, id, task_id, uri, captions, metadata, added_at, status, is_rejection_final) "
-                "WITH RECURSIVE numbers(i) AS "
-                "(SELECT CAST(:first AS BIGINT) UNION ALL SELECT i + 1 FROM numbers WHERE i < :last) "
-                "SELECT i, 'v' || i, :task, i || '.mp4', '[\"a caption\"]', '{}', :now, 'accepted', FALSE FROM numbers"
+                "VALUES (:number, :id, :task, :uri, :captions, '{}', :now, 'accepted', FALSE)"
             ),
-            {"first": first_id, "last": first_id + rows - 1, "task": task.task_id, "now": datetime.now(UTC)},
+            [
+                {
+                    "number": number,
+                    "id": f"v{number}",
+                    "task": task.task_id,
+                    "uri": f"{number}.mp4",
+                    "captions": json.dumps([caption] if caption else []),
+                    "now": now,
+                }
+                for number, caption in enumerate(captions, first_id)
+            ],
         )
-        if captions:
-            session.execute(
-                text("UPDATE videos SET captions = :captions WHERE vector_id = :id"),
-                [
-                    {"captions": json.dumps([caption] if caption else []), "id": first_id + place}
-                    for place, caption in enumerate(captions)
-                ],
-            )

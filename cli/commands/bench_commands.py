@@ -45,7 +45,7 @@ def run(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: all methods).",
+            help="Methods or variants, for example finetune@learning_rate=1e-4@epochs=4 (default: all methods).",
         ),
     ] = None,
     seeds: Annotated[

@@ -274,16 +274,6 @@ class AnalyticMapSet:
         return self._count
 
     @property
-    def bytes(self) -> int:
-        """Memory that the arrays take, without spare capacity."""
-        tasks, rows = slice(self._first, self._first + self._count), self._rows
-        storage = self._storage
-        per_task = storage.centers, storage.caption_means, storage.unknown_weights, storage.ends
-        return sum(array[tasks].nbytes for array in per_task) + sum(
-            array[rows].nbytes for array in (storage.keys, storage.weights, storage.lexicon)
-        )
-
-    @property
     def caption_means(self) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Each task's mean caption ``[T, semantic]``, and whether it has one ``[T]``."""
         tasks = slice(self._first, self._first + self._count)

@@ -50,24 +50,6 @@ class EncoderFamily:
 
 # Each kind's family is in the module <kind>_family of models.encoders.families.
 _KINDS = ("analytic", "frozen", "low_rank", "tame", "tower")
-_families: dict[str, EncoderFamily] = {}
-
-
-def register_families(*families: EncoderFamily) -> None:
-    """Add encoder families, so that releases of their kinds can be read.
-
-    Raises:
-        ValueError: Two families have the same kind.
-    """
-    for family in families:
-        is_taken = family.kind in _KINDS and family is not encoder_family(family.kind)
-        if is_taken or _families.setdefault(family.kind, family) is not family:
-            raise ValueError(f"two encoder families have the kind {family.kind!r}")
-
-
-def encoder_kinds() -> Collection[str]:
-    """List the kinds of releases that can be read."""
-    return {*_KINDS, *_families}
 
 
 def encoder_family(kind: str) -> EncoderFamily:
@@ -76,15 +58,14 @@ def encoder_family(kind: str) -> EncoderFamily:
     Raises:
         ReleaseError: No family has this kind.
     """
-    if kind not in _families and kind in _KINDS:
-        module = import_module(f"models.encoders.families.{kind}_family")
-        _families[kind] = getattr(module, f"{kind.upper()}_FAMILY")
-    if kind not in _families:
+    if kind not in _KINDS:
         raise ReleaseError(
-            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows "
-            f"{', '.join(sorted(encoder_kinds()))}"
+            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(_KINDS)}"
         )
-    return _families[kind]
+    family: EncoderFamily = getattr(
+        import_module(f"models.encoders.families.{kind}_family"), f"{kind.upper()}_FAMILY"
+    )
+    return family
 
 
 def open_query_encoder(

@@ -54,8 +54,7 @@ class QueryEncoder(ABC):
 
     In mode ``latest``, every task uses the newest weights and its own prototype, as in ctvr-ffa-tame. In mode
     ``pinned``, a task uses the weights of the release that made its shard, so that its query vectors, like its video
-    vectors, never change. Both modes take one batched forward pass. In mode ``mapped``, a learned map transforms the
-    newest vector into the space of each shard.
+    vectors, never change. Both modes take one batched forward pass.
 
     :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder.
 
@@ -126,11 +125,6 @@ class QueryEncoder(ABC):
             Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
         """
         return None
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Memory that all tasks' pinned weights take; 0 if the family does not report it."""
-        return 0
 
     def is_task_independent(self, mode: str) -> bool:
         """Check whether a text has the same vector for all tasks."""

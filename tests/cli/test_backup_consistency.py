@@ -193,7 +193,7 @@ def test_index_restored_after_a_dump_raises_the_counter(
 def test_backup_during_a_long_change_can_be_repeated(
     publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_writing, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(snapshots, "_LOCK_SECONDS", 0.05)
 
     def hold_the_lock() -> Any:
         with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.learning.protocol import protocol_names
 from tests.benchmarks.conftest import clip_folder
@@ -25,15 +27,61 @@ def test_protocols_are_listed() -> None:
     assert [line.split()[0] for line in outcome.output.splitlines()] == protocol_names()
 
 
+@pytest.mark.slow
+def test_protocol_compares_its_methods(clip_folder: Path, tmp_path: Path) -> None:
+    facts = []
+    for domain in ("stripes", "disks"):
+        rows: dict[str, list[list[str]]] = {"train": [], "test": []}
+        for clip in sorted((clip_folder / domain).glob("*.mp4")):
+            (tmp_path / f"{domain}-{clip.name}").symlink_to(clip)
+            rows["test" if clip.stem.endswith("2") else "train"].append(
+                [f"{domain}-{clip.stem}", f"{clip.stem[:-2]} {domain}"]
+            )
+        facts.append(json.dumps({"category": domain, **rows}))
+    (tmp_path / "facts.gz").write_bytes(gzip.compress("\n".join(facts).encode()))
+    source = {
+        "kind": "ctvr",
+        "facts": str(tmp_path / "facts.gz"),
+        "categories_per_task": 1,
+        "needs": "clips.",
+    }
+    protocol = {
+        "title": "Small",
+        "source": source,
+        "backbone": "tiny",
+        "frames": 2,
+        "prior": 0,
+        "settings": {"epochs": 1, "batch_size": 4},
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(protocol))
+    outcome = bench(
+        *("run", tmp_path / "small.yaml", "--videos", tmp_path, "--seeds", 1, "--device", "cpu"),
+        *(
+            "--methods",
+            "zero_shot,finetune@epochs=2",
+            "--out",
+            tmp_path / "out",
+            "--cache",
+            tmp_path / "frames",
+        ),
+    )
+    assert outcome.exit_code == 0, outcome.output
+    assert "finetune@epochs=2, seed 0: domain 2 of 2 (disks)" in outcome.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [run["label"] for run in results["runs"]] == ["zero_shot", "finetune@epochs=2"]
+    zero_shot, finetune = results["runs"]
+    assert zero_shot["order"] == finetune["order"] == ["task-01", "task-02"]
+    assert zero_shot["ranks"]["global"] == zero_shot["ranks"]["global_raw"], "the prior is 0"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("vatex",), "no protocol 'vatex'"),
-        (("cvlm", "--methods", "magic"), "unknown method 'magic'"),
-        (("cvlm", "--methods", "finetune@epochs"), "'epochs' is not setting=value"),
+        (("ctvr-msrvtt-10", "--methods", "magic"), "unknown method 'magic'"),
+        (("ctvr-msrvtt-10", "--methods", "finetune@epochs"), "'epochs' is not setting=value"),
         (("ctvr-msrvtt-10",), "--videos"),
         (("ctvr-actnet-20", "--videos", "nowhere"), "nowhere is not a folder"),
-        (("cvlm",), "vatex/manifest.jsonl"),
     ],
 )
 def test_invalid_arguments_are_reported_without_traceback(

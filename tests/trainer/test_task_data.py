@@ -12,7 +12,6 @@ from trainer.errors import FramesMissing
 from trainer.task_data import (
     Clip,
     Pair,
-    SeparateTasks,
     StoredVectors,
     TaskData,
     draw_batches,
@@ -73,22 +72,6 @@ def test_batches_depend_on_the_seed() -> None:
     first, again, other = (draw_batches(pairs, 5, np.random.default_rng(seed)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
-
-
-def test_separate_tasks_share_no_batch() -> None:
-    parts = tuple(
-        TaskData(name, name, tuple(_clip(first + n, 2) for n in range(5)))
-        for name, first in (("one", 0), ("two", 5), ("three", 10))
-    )
-    union = SeparateTasks("all", "all", tuple(clip for part in parts for clip in part.clips), parts)
-    drawn = union.draw_batches(4, np.random.default_rng(0))
-    assert Counter(pair for batch in drawn for pair in batch) == Counter(union.pairs)
-    owners = [{pair.clip.vector_id // 5 for pair in batch} for batch in drawn]
-    assert [len(owner) for owner in owners] == [1] * 9
-    assert len(drawn) == union.batch_count(4) == 9
-    assert owners != sorted(owners, key=min), "batches of the tasks are in random order"
-    mixed = TaskData("all", "all", union.clips)
-    assert len(mixed.draw_batches(4, np.random.default_rng(0))) == mixed.batch_count(4) == 8
 
 
 def test_frames_are_read_from_the_cache(tmp_path: Path) -> None:

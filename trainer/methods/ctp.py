@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -47,19 +47,12 @@ class CtpConfig(FinetuneConfig):
     first_momentum: float = Field(
         default=0.995, ge=0, lt=1, description="m on the first task, whose momentum networks follow θ_t only"
     )
-    pulled_by: Literal["both", "current", "previous"] = Field(
-        default="both",
-        description="networks that the momentum networks follow: both as in equation 3, or one (table 3)",
-    )
     queue: int = Field(
         default=1024, ge=0, le=1_000_000, description="K, earlier keys in a queue; 0: none (table 3)"
     )
     momentum_contrast: float = Field(default=1.0, ge=0, le=100, description="weight of L_CMC in equation 10")
     cross_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_c in equation 10")
     same_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_s in equation 10")
-    suppress_diagonal: bool = Field(
-        default=True, description="false: equation 8 keeps a sample's similarity to itself (table 3)"
-    )
     masked_language: bool = Field(
         default=True, description="false: no multi-modal encoder and no equations 2 and 5"
     )
@@ -154,9 +147,7 @@ class Ctp(Finetune):
         """
         sources, m = [self.online], self.config.first_momentum
         if self.previous is not None:
-            choices = {"current": [self.online], "previous": [self.previous]}
-            choices["both"] = choices["current"] + choices["previous"]
-            sources, m = choices[self.config.pulled_by], self.config.momentum
+            sources, m = [self.online, self.previous], self.config.momentum
         share = (1 - m) / len(sources)
         networks = (self.online, self.momentum, *sources)
         for trained, momentum, *weights in zip(*(n.parameters() for n in networks), strict=True):
@@ -213,13 +204,11 @@ class Ctp(Finetune):
     ) -> tuple[Tensor, Tensor]:
         """Compute L_c and L_s (eqs. 7 and 9) from the query and video vectors of both networks."""
         (queries, videos), (old_queries, old_videos) = current, previous
-        scale, suppress = self.config.logit_scale, self.config.suppress_diagonal
+        scale = self.config.logit_scale
         across = topology_loss(videos @ queries.T, old_videos @ old_queries.T, scale)
         back = topology_loss(queries @ videos.T, old_queries @ old_videos.T, scale)
-        among_videos = topology_loss(videos @ videos.T, old_videos @ old_videos.T, scale, suppress=suppress)
-        among_texts = topology_loss(
-            queries @ queries.T, old_queries @ old_queries.T, scale, suppress=suppress
-        )
+        among_videos = topology_loss(videos @ videos.T, old_videos @ old_videos.T, scale, suppress=True)
+        among_texts = topology_loss(queries @ queries.T, old_queries @ old_queries.T, scale, suppress=True)
         return (across + back) / 2, (among_videos + among_texts) / 2
 
     def _masked_language_losses(

@@ -1,26 +1,17 @@
 """Replay: a small memory of pairs from past tasks, which every step learns from again.
 
-Four rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
-every task an equal share, which is filled at the end of the task and cut when the next task joins. ``herding`` and
-``kmeans`` differ from ``ring`` only in the pairs that make up a share. ``reservoir`` (Vitter 1985, "Random sampling
-with a reservoir"; algorithm R) keeps every training pair so far with the same probability, and is updated during
-training. The memory is part of the release, since old video files may be gone; it never exceeds its capacity.
+Three rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
+every task an equal share, which is filled at the end of the task and cut when the next task joins. ``herding`` differs
+from it only in the pairs that make up a share: *mean of features* in ctp (section 5.1), the herding of iCaRL (Rebuffi
+et al. 2017, algorithm 4). ``reservoir`` (Vitter 1985, algorithm R) keeps every training pair so far with the same
+probability, and is updated during training. The memory is part of the release, since old video files may be gone.
 
 Differences from the papers: the ring in Chaudhry et al. has a share per class, knows the number of classes and keeps
-the last pairs in a stream. Here shares are per task, the number of tasks is unknown, and the kept pairs are random, as
-at the end of a shuffled stream; except in a reservoir, a video's second caption is kept only after one caption of every
-video. A reservoir also holds pairs from the current task, which are never sampled, so replay covers only past tasks.
-The baselines in bmu-moco train with momentum encoders, queues and color-jittered frames; here they extend plain
-fine-tuning like every baseline, and differ from it only by their own mechanism.
-
-``herding`` and ``kmeans`` are the rules of ctp (section 5.1) that use features. *Mean of features* (MoF) is the
-herding of iCaRL (Rebuffi et al. 2017, "iCaRL: Incremental classifier and representation learning", algorithm 4);
-*k-means* is the rule of that name in Chaudhry et al. 2019, "On tiny episodic memories in continual learning".
-
-Differences from the papers: a pair's feature is the joined unit vector of its text and its video, since a pair has no
-class and no other common feature (ctp's published code takes the output of its multi-modal encoder). k-means runs once
-at the end of a task, as in that code; Chaudhry et al. update centroids during training. A pair is selected at most
-once; two centroids with the same nearest pair give two pairs here and one in that code.
+the last pairs in a stream. Here shares are per task, the number of tasks is unknown, and the kept pairs are random;
+except in a reservoir, a video's second caption is kept only after one caption of every video. Pairs from the current
+task are never sampled, so replay covers only past tasks. The baselines in bmu-moco train with momentum encoders, queues
+and color-jittered frames; here they extend plain fine-tuning like every baseline. A pair's feature is the joined unit
+vector of its text and its video (ctp's published code takes the output of its multi-modal encoder).
 """
 
 from __future__ import annotations
@@ -29,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-import faiss
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -38,8 +28,6 @@ from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, load_examples
-
-_ITERATIONS = 50  # of k-means
 
 
 def pair_features(queries: Tensor, videos: Tensor) -> Tensor:
@@ -72,36 +60,7 @@ def herding_order(features: Tensor, count: int) -> list[int]:
     return order
 
 
-def kmeans_order(features: Tensor, count: int, seed: int) -> list[int]:
-    """Select the pair nearest to each of ``count`` centroids, in the order of the centroids.
-
-    Args:
-        features: Unit features ``[n, d]``.
-        count: Number of centroids; if n is not larger, all pairs are returned.
-        seed: Seed for choosing the initial centroids among the pairs.
-    """
-    points = features.float().cpu()
-    if count >= len(points):
-        return list(range(len(points)))
-    kmeans = faiss.Kmeans(
-        points.shape[1],
-        count,
-        niter=_ITERATIONS,
-        seed=seed,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(points),
-    )
-    kmeans.train(points.numpy())
-    distances = torch.cdist(torch.from_numpy(kmeans.centroids), points)
-    order: list[int] = []
-    for row in distances:
-        best = int(row.argmin())
-        distances[:, best] = torch.inf
-        order.append(best)
-    return order
-
-
-FillRule = Literal["ring", "herding", "kmeans", "reservoir"]
+FillRule = Literal["ring", "herding", "reservoir"]
 #: Columns ``frames``, ``ids``, ``tasks`` and those of a method; one row per pair in each.
 MemoryRows = dict[str, Tensor]
 _PREFIX = "memory."
@@ -114,7 +73,7 @@ class MemoryConfig(FinetuneConfig):
     fill: FillRule = Field(
         default="ring",
         description="ring: equal shares per task of random pairs, filled at the end of a task; herding: of the pairs "
-        "with the task's mean feature (MoF); kmeans: of the pairs nearest to centroids; reservoir: every pair so far "
+        "with the task's mean feature (MoF); reservoir: every pair so far "
         "with equal probability, filled during training",
     )
 
@@ -352,14 +311,12 @@ class ReplayMethod(Finetune):
         chosen: list[Pair] = []
         for candidates in rounds.values():
             if len(chosen) < count:
-                chosen += self._order_pairs(candidates, count - len(chosen), seed)
+                chosen += self._order_pairs(candidates, count - len(chosen))
         return chosen
 
-    def _order_pairs(self, pairs: Sequence[Pair], count: int, seed: int) -> Sequence[Pair]:
+    def _order_pairs(self, pairs: Sequence[Pair], count: int) -> Sequence[Pair]:
         if self.config.fill == "ring":
             return pairs[:count]
         batches = load_examples(pairs, self.config.batch_size)
         features = torch.cat([pair_features(*self.encode(f, self.tokenize(t))) for f, t in batches])
-        herding = self.config.fill == "herding"
-        order = herding_order(features, count) if herding else kmeans_order(features, count, seed)
-        return [pairs[i] for i in order]
+        return [pairs[i] for i in herding_order(features, count)]

@@ -106,10 +106,6 @@ class AnalyticQueryEncoder(QueryEncoder):
     def profile_factor(self) -> float:
         return self._profile_factor
 
-    @property
-    def pinned_bytes(self) -> int:
-        return self._pinned.bytes
-
     def _open_caption_evidence(self, release: ReleaseState) -> CaptionEvidence | None:
         background = self._texts.text_background
         if background is None or not self.tasks:

@@ -62,22 +62,3 @@ def test_armed_point_ends_one_process_after_the_call(tmp_path: Path) -> None:
     assert not (tmp_path / "index" / "manifest.json").exists()
     assert not disarm(tmp_path), "the process has taken the point"
     assert _run(tmp_path, code).stdout.endswith("done\n")
-
-
-def test_point_of_another_name_and_a_disarmed_point_do_nothing(tmp_path: Path) -> None:
-    code = "import index.files.store_folder; print('done')"
-    arm_kill_point(tmp_path, "task trained")
-    assert _run(tmp_path, code).stdout == "done\n"
-    assert disarm(tmp_path)
-    assert not disarm(tmp_path)
-    assert killed_process(tmp_path) is None
-
-
-def test_clock_of_the_catalog_is_shifted_while_the_offset_lasts(tmp_path: Path) -> None:
-    code = (
-        "import datetime, pathlib; from service.catalog import database; "
-        "from benchmarks.chaos.process_faults import shift_clock; "
-        "shift = lambda: print(round((database.datetime.now(datetime.UTC) - datetime.datetime.now(datetime.UTC))"
-        f".total_seconds())); shift(); shift_clock(pathlib.Path({str(tmp_path)!r}), -300); shift()"
-    )
-    assert _run(tmp_path, code).stdout.splitlines() == ["0", "-300"]

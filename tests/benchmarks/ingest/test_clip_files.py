@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.ingest.clip_files import write_ordinary_clips, write_tiny_clips
+from benchmarks.ingest.clip_files import write_tiny_clips
 from benchmarks.ingest.ingest_cost import bare_frames
 from media import VideoDecoder, content_hash, load_frames
 from media.media_paths import frame_cache_path
@@ -27,10 +27,3 @@ def test_product_decodes_the_frames_of_the_bound(tmp_path: Path) -> None:
     cached = load_frames(frame_cache_path(tmp_path / "cache", 8, 64, info.content_hash))
     assert (info.width, info.height, info.duration) == (64, 64, 2.0)
     assert np.array_equal(cached, bare_frames(tmp_path / tiny, 8))  # the frames need no scaling
-
-
-def test_ordinary_clips_have_the_stated_size_and_duration(tmp_path: Path) -> None:
-    (path,) = write_ordinary_clips(tmp_path / "clips", 1, seconds=0.4)
-    with VideoDecoder() as decoder:
-        info = decoder.decode(path, frames=2, size=32)
-    assert (info.width, info.height, info.frames, info.codec) == (640, 360, 10, "h264")

@@ -66,30 +66,6 @@ def test_tasks_are_learned_as_in_a_loop_written_out(small_backbone: Backbone, ta
         assert np.array_equal(queries, expected.encode(CAPTIONS, names, mode))
 
 
-def test_shards_are_rounded_like_stored_vectors(small_backbone: Backbone, tasks: list[TaskData]) -> None:
-    exact = SequentialLearner("zero_shot", small_backbone, {})
-    rounded = SequentialLearner("zero_shot", small_backbone, {}, round_vectors=True)
-    for learner in (exact, rounded):
-        learner.learn(tasks[:1])
-    ids = exact.shards["day"].ids
-    stored = exact.shards["day"].vectors(ids).astype(np.float16)
-    assert np.array_equal(rounded.shards["day"].vectors(ids), stored.astype(np.float32))
-
-
-def test_reindexing_embeds_all_tasks_with_the_newest_encoder(
-    small_backbone: Backbone, tasks: list[TaskData]
-) -> None:
-    learner = SequentialLearner("finetune", small_backbone, {"epochs": 1, "batch_size": 2})
-    learner.learn([tasks[0], tasks[2]])
-    ids = learner.shards["day"].ids
-    frozen = learner.shards["day"].vectors(ids)
-    learner.reindex()
-    assert learner.method is not None
-    moved = embed_clips(learner.method.encode_videos, tasks[0].clips)
-    assert np.array_equal(learner.shards["day"].vectors(ids), moved)
-    assert not np.array_equal(frozen, moved)
-
-
 def test_joint_training_learns_the_union_of_all_tasks(
     small_backbone: Backbone, tasks: list[TaskData]
 ) -> None:
@@ -105,11 +81,3 @@ def test_joint_training_learns_the_union_of_all_tasks(
     assert learner.release is not None
     assert [task.task_id for task in learner.release.tasks] == ["day", "fog", "night"]
     assert learner.release.profiles.to_dense().shape[0] == 3
-
-
-def test_indexing_before_training_is_an_error(small_backbone: Backbone, tasks: list[TaskData]) -> None:
-    learner = SequentialLearner("zero_shot", small_backbone, {})
-    with pytest.raises(ValueError, match="no task was trained"):
-        learner.index(tasks[0])
-    with pytest.raises(ValueError, match="no task was trained"):
-        learner.query_encoder()

@@ -7,12 +7,10 @@ import torch
 
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import (
-    begin_second_task,
     create_method,
     learn_steps,
     random_frames,
     replay_method,
-    run_steps,
     scale_projections,
 )
 
@@ -38,15 +36,3 @@ def test_loss_of_ctp_er_is_equation_10_over_the_union(backbone: Backbone, masked
         expected = float(plain.pair_loss(torch.cat([frames, past["frames"]]), ids[:, : ids.any(dim=0).sum()]))
     assert len(ids) == 6
     assert loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_step_of_ctp_er_updates_momentum_networks_queues_and_memory(backbone: Backbone) -> None:
-    method = replay_method("ctp_er", backbone, fill="reservoir")
-    begin_second_task(method)
-    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    run_steps(method, [1], texts=TEXTS)
-    run_steps(method, [2], texts=TEXTS)
-    moved = {name for name, tensor in method.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert {"queues.texts", "queues.videos", "memory.seen"} <= moved
-    assert any(name.startswith("momentum.") for name in moved)
-    assert len(method.memory) == 6

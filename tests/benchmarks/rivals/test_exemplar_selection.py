@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.rivals.shared.replay import herding_order, kmeans_order, pair_features
+from benchmarks.rivals.shared.replay import herding_order, pair_features
 
 
 def random_features(count: int, dim: int = 6) -> Tensor:
@@ -35,39 +35,6 @@ def test_herding_equals_a_slow_loop(seed: int) -> None:
     torch.manual_seed(seed)
     features = random_features(17)
     assert herding_order(features, 9) == slow_herding(features, 9)
-
-
-def test_prefix_of_herding_is_the_selection_of_fewer_pairs() -> None:
-    torch.manual_seed(5)
-    features = random_features(12)
-    order = herding_order(features, 20)
-    assert sorted(order) == list(range(12))
-    for count in (1, 4, 11):
-        assert herding_order(features, count) == order[:count]
-
-
-def test_kmeans_selects_the_pair_nearest_to_the_mean_of_each_cluster() -> None:
-    torch.manual_seed(7)
-    centers = torch.eye(4, 6)
-    features = F.normalize(centers.repeat_interleave(9, dim=0) + 0.05 * torch.randn(36, 6), dim=-1)
-    expected = set()
-    for cluster in range(4):
-        members = features[9 * cluster : 9 * cluster + 9].double()
-        gaps = [float((row - members.mean(dim=0)).norm()) for row in members]
-        expected.add(9 * cluster + gaps.index(min(gaps)))
-    assert any(set(kmeans_order(features, 4, seed)) == expected for seed in range(5)), (
-        "k-means finds a local optimum, which depends on its initial centroids"
-    )
-
-
-def test_kmeans_selects_distinct_pairs_and_is_reproducible() -> None:
-    torch.manual_seed(8)
-    features = random_features(20)
-    order = kmeans_order(features, 7, seed=1)
-    assert len(set(order)) == 7
-    assert order == kmeans_order(features, 7, seed=1)
-    assert len(set(kmeans_order(features[:1].repeat(5, 1), 3, seed=1))) == 3
-    assert kmeans_order(features, 20, seed=1) == kmeans_order(features, 30, seed=1) == list(range(20))
 
 
 def test_product_of_pair_features_is_the_mean_cosine_of_both_modalities() -> None:

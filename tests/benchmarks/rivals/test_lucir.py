@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.lucir import less_forget_loss, margin_ranking_loss
+from benchmarks.rivals.lucir import margin_ranking_loss
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import (
     begin_second_task,
@@ -44,19 +44,6 @@ def test_margin_ranking_loss_equals_a_slow_loop(current: int, hardest: int, marg
     expected += slow_ranking(videos, queries, current, margin, hardest)
     found = margin_ranking_loss(queries, videos, current, margin, hardest)
     assert float(found) == pytest.approx(expected / 2, rel=1e-5)
-
-
-def test_margin_ranking_loss_without_past_pairs_is_zero() -> None:
-    vectors = random_unit_vectors(4)
-    assert float(margin_ranking_loss(vectors, vectors, 4, 0.5, 2)) == 0
-
-
-def test_less_forget_loss_is_the_mean_cosine_distance() -> None:
-    torch.manual_seed(1)
-    now, before = random_unit_vectors(6), random_unit_vectors(6)
-    expected = sum(1 - cosine(a, b) for a, b in zip(now, before, strict=True)) / 6
-    assert float(less_forget_loss(now, before)) == pytest.approx(expected, rel=1e-5)
-    assert float(less_forget_loss(now, now)) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("past_tasks", [1, 2])

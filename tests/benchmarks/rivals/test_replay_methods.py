@@ -46,9 +46,6 @@ def pair_numbers(memory: ReplayMemory) -> list[int]:
     return memory.rows()["ids"].flatten().tolist()
 
 
-# -- the memory -----------------------------------------------------------------------------------------
-
-
 def test_ring_gives_equal_shares_within_its_capacity() -> None:
     memory, first = empty_memory(10), 0
     shares = []
@@ -68,13 +65,6 @@ def test_ring_gives_equal_shares_within_its_capacity() -> None:
     assert sorted(shares[12]) == list(range(3, 13)), (
         "with more tasks than capacity, the oldest tasks are removed"
     )
-
-
-def test_ring_does_not_redistribute_unused_places() -> None:
-    memory = empty_memory(8)
-    memory.add_to_ring(numbered_rows([0, 0]))
-    memory.add_to_ring(numbered_rows([1] * 8, 10))
-    assert pair_numbers(memory) == [0, 1, 10, 11, 12, 13]
 
 
 def test_reservoir_is_algorithm_r() -> None:
@@ -118,9 +108,6 @@ def test_samples_are_distinct_pairs_of_past_tasks() -> None:
     assert torch.equal(one["ids"], two["ids"])
 
 
-# -- whole tasks ----------------------------------------------------------------------------------------
-
-
 def captioned_task(folder: Path, name: str, *, videos: int = 5, captions: int = 2) -> TaskData:
     """Write a task of several videos with several captions each."""
     return write_task(
@@ -161,23 +148,6 @@ def test_ring_stores_one_caption_per_video_before_a_second(backbone: Backbone, t
     assert sorted(owners.values()) == [1, 1, 1, 2, 2]
 
 
-def test_task_without_training_does_not_change_the_memory(backbone: Backbone, tmp_path: Path) -> None:
-    method = replay_method("er", backbone, epochs=1)
-    learn_task(method, captioned_task(tmp_path, "one"))
-    before = method.memory.rows()["ids"].clone()
-    learn_task(method, captioned_task(tmp_path, "mute", captions=0))
-    assert torch.equal(method.memory.rows()["ids"], before)
-
-
-def test_padded_token_ids_are_encoded_like_their_texts(backbone: Backbone) -> None:
-    method = replay_method("er", backbone)
-    ids = method.tokenize(TEXTS)
-    assert ids.shape == (3, len(backbone.text.positional_embedding))
-    torch.testing.assert_close(method.encode_ids(ids), encode_texts(backbone, backbone.tokenize(TEXTS))[0])
-    shorter = encode_texts(backbone, backbone.tokenize(TEXTS[1:2]))[0]
-    torch.testing.assert_close(method.encode_ids(ids[1:2]), shorter)
-
-
 @pytest.mark.parametrize("name", ["der", "er", "icarl", "lucir", "lump"])
 def test_loss_without_past_pairs_equals_fine_tuning(name: str, backbone: Backbone) -> None:
     method, plain = replay_method(name, backbone), create_method("finetune", backbone)
@@ -185,9 +155,6 @@ def test_loss_without_past_pairs_equals_fine_tuning(name: str, backbone: Backbon
         each.begin_task("one", "one")
     frames = random_frames(1, 3)
     assert torch.equal(method.loss(frames, TEXTS, None), plain.loss(frames, TEXTS, None))
-
-
-# -- the methods ----------------------------------------------------------------------------------------
 
 
 def test_er_loss_is_the_contrast_over_current_and_past_pairs(backbone: Backbone) -> None:
@@ -220,16 +187,6 @@ def test_der_loss_compares_current_and_stored_logits(backbone: Backbone) -> None
         own = float(in_task_loss(*method.embed(frames, TEXTS), 20.0))
         assert float(method.loss(frames, TEXTS, None)) == pytest.approx(own + 0.7 * total / 4, rel=1e-4)
     assert not stored["queries"].requires_grad
-
-
-def test_der_plus_plus_adds_the_loss_of_past_pairs(backbone: Backbone) -> None:
-    losses = {}
-    for replay in (0.0, 0.5):
-        method = replay_method("der", backbone, response=0.7, replay=replay, logit_scale=20.0)
-        old = begin_second_task(method)
-        losses[replay] = method.loss(random_frames(1, 3), TEXTS, None).item()
-    expected = 0.5 * in_task_loss(*method.embed(*old), 20.0).item()
-    assert losses[0.5] - losses[0.0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_der_stores_the_vectors_at_the_end_of_the_task(backbone: Backbone, tmp_path: Path) -> None:
@@ -310,20 +267,6 @@ def test_teacher_of_co2l_is_the_model_before_the_task(backbone: Backbone, tmp_pa
     assert not any("previous" in name for name in resumed.state_dict())
     resumed.end_task()
     assert resumed.previous_model is None
-
-
-def test_views_of_a_video_differ_and_its_frames_change_alike(backbone: Backbone) -> None:
-    method = replay_method("co2l", backbone, jitter=0.4, gray=0.0)
-    still = random_frames(1, 3)[:, :1].expand(-1, FRAMES, -1, -1, -1)
-    torch.manual_seed(0)
-    one, two = method.augment(still), method.augment(still)
-    assert one.shape == still.shape
-    assert one.dtype == torch.uint8
-    assert not torch.equal(one, two)
-    assert torch.equal(one[:, 0], one[:, 1])
-    gray = replay_method("co2l", backbone, jitter=0.0, gray=1.0)
-    grayscale = gray.augment(still)
-    assert torch.equal(grayscale[..., 0], grayscale[..., 1])
 
 
 def test_lump_mixes_pixels_and_query_vectors_with_one_share(backbone: Backbone) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (
     TEXTS,
     create_method,
-    index_task,
     random_frames,
     weights,
     write_task,
@@ -48,9 +46,6 @@ def text_output(model: Backbone, text: str) -> Tensor:
     ids = model.tokenize([text])
     ids = torch.nn.functional.pad(ids, (0, len(model.text.positional_embedding) - ids.shape[1]))
     return model.clip.encode_text(ids, normalize=False)[0]
-
-
-# -- the shared term ------------------------------------------------------------------------------------
 
 
 class RandomImportance(WeightPenaltyMethod):
@@ -150,9 +145,6 @@ def test_mean_gradients_of_polynomials() -> None:
     assert mean_gradients([], weights, torch.abs)["a"].tolist() == [0, 0]
 
 
-# -- EWC ------------------------------------------------------------------------------------------------
-
-
 def slow_fisher(method: Ewc, pairs: list[Pair], size: int) -> Tensor:
     """Return the Fisher information of one weight, by backward passes through open_clip."""
     method.model.zero_grad()
@@ -192,15 +184,6 @@ def test_fisher_of_ewc_equals_a_slow_loop_and_is_summed_over_tasks(
     torch.testing.assert_close(method.importance[BIAS], first / 2 + second, rtol=1e-3, atol=1e-9)
 
 
-def test_small_batches_separate_the_captions_of_a_video(backbone: Backbone, tmp_path: Path) -> None:
-    pairs = captioned_task(tmp_path, "one", captions=3).pairs
-    for _, texts in create_method("ewc", backbone).small_batches(pairs, 4):
-        assert len({text.split(" one ")[0] for text in texts}) == 4
-
-
-# -- MAS ------------------------------------------------------------------------------------------------
-
-
 def test_importance_of_mas_equals_a_slow_loop(backbone: Backbone, tmp_path: Path) -> None:
     method = create_method("mas", backbone)
     names = [BIAS, "clip.visual.proj", "clip.text_projection", "clip.ln_final.weight"]
@@ -222,9 +205,6 @@ def test_importance_of_mas_equals_a_slow_loop(backbone: Backbone, tmp_path: Path
         for name in names:
             assert total[name].max() > 1e-3
             torch.testing.assert_close(method.importance[name], total[name], rtol=1e-3, atol=1e-5)
-
-
-# -- SI -------------------------------------------------------------------------------------------------
 
 
 def random_walk(method: Any, steps: int) -> list[tuple[Tensor, Tensor]]:
@@ -280,26 +260,6 @@ def test_path_integral_of_si_over_two_tasks(backbone: Backbone) -> None:
     assert list(method.importance) == [BIAS]
 
 
-def test_path_integrals_of_all_weights_add_up_to_the_decrease_of_the_loss(backbone: Backbone) -> None:
-    method = create_method("si", backbone)
-    method.begin_task("one", "one")
-    optimizer = torch.optim.SGD([p for p in method.model.parameters() if p.requires_grad], lr=1e-5)
-    before = method.loss(random_frames(1), TEXTS, None).item()
-    for _ in range(3):
-        optimizer.zero_grad()
-        method.loss(random_frames(1), TEXTS, None).backward()
-        optimizer.step()
-        method.after_step()
-    lost = before - method.loss(random_frames(1), TEXTS, None).item()
-    assert lost > 1e-3
-    assert sum(float(path_integral.sum()) for path_integral in method.path.values()) == pytest.approx(
-        lost, rel=0.1
-    )
-
-
-# -- RWalk ----------------------------------------------------------------------------------------------
-
-
 def test_importance_of_rwalk_equals_a_slow_loop_over_two_tasks(backbone: Backbone) -> None:
     """Equations 6 to 8 with windows of two steps, the last of each task with one step."""
     rate, damping = 0.7, 1e-12
@@ -328,31 +288,3 @@ def test_importance_of_rwalk_equals_a_slow_loop_over_two_tasks(backbone: Backbon
             importance, fisher / fisher.max() + score / score.max(), rtol=1e-2, atol=1e-3
         )
         assert importance.max() <= 2
-
-
-def test_window_of_rwalk_ends_with_the_epoch(backbone: Backbone) -> None:
-    method = RwalkOfOneWeight(backbone, RwalkConfig(window=10))
-    method.begin_task("one", "one")
-    random_walk(method, 1)
-    assert not method.fisher
-    method.after_epoch(())
-    assert method.fisher[BIAS].max() > 0
-    stored = method.fisher[BIAS].clone()
-    method.after_epoch(())
-    assert torch.equal(method.fisher[BIAS], stored)
-
-
-# -- over two tasks -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_task_without_captions_does_not_change_the_importance(
-    name: str, backbone: Backbone, tmp_path: Path
-) -> None:
-    method = create_method(name, backbone, epochs=1, batch_size=4)
-    learn_task(method, captioned_task(tmp_path, "one"))
-    before = method.release().tensors
-    index_task(method, "bare")
-    after = method.release().tensors
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(after[key], tensor) for key, tensor in before.items())

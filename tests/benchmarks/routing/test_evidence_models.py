@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.routing.routing_comparison import (
-    caption_evidence,
     logistic_evidence,
     multinomial_evidence,
     profile_evidence,
     token_counts,
 )
-from models.backbones.backbone_description import TextBackground
 
 LABELS = np.array([0, 0, 1])
 
@@ -32,24 +30,6 @@ def test_evidence_of_tokens() -> None:
             [np.log(2.1 / first) + np.log(0.1 / first), np.log(0.1 / second) + np.log(1.1 / second)],
             [np.log(0.1 / first), np.log(0.1 / second)],
         ],
-    )
-
-
-def test_evidence_of_mean_captions_is_a_log_likelihood_ratio() -> None:
-    rng = np.random.default_rng(0)
-    vectors, queries, mean = rng.normal(size=(3, 2)), rng.normal(size=(4, 2)), rng.normal(size=2)
-    precision = np.array([[2.0, 0.5], [0.5, 1.0]])
-    background = TextBackground(mean, precision)
-    evidence = caption_evidence(vectors, LABELS, queries, background, within_tasks=False)
-    centers = np.stack([vectors[:2].sum(axis=0) / 3, vectors[2] / 2])
-
-    def log_density(center: np.ndarray) -> np.ndarray:
-        return -0.5 * np.einsum("qi,ij,qj->q", queries - center, precision, queries - center)
-
-    expected = np.stack([log_density(center) - log_density(mean) for center in centers], axis=1)
-    np.testing.assert_allclose(evidence, expected)
-    assert not np.allclose(
-        caption_evidence(vectors, LABELS, queries, background, within_tasks=True), expected
     )
 
 

@@ -13,7 +13,6 @@ from models.adapters.analytic_maps import (
     AnalyticQueryMap,
     Floats,
     VectorLayout,
-    pad_distinct_tokens,
 )
 from tests.models.adapters.query_map_reference import reference_vectors
 
@@ -113,25 +112,6 @@ def test_sets_with_a_common_beginning_do_not_change_each_other(texts: Texts) -> 
     assert np.array_equal(_vectors(second, texts)[:, 16:], _vectors(_set([_map(18, np.float32)]), texts))
 
 
-def test_growth_shares_the_maps_of_earlier_tasks() -> None:
-    before = _set([_map(seed) for seed in range(16)])
-    after = before.part(0, 16).extended([_map(16)])
-    old, new = (maps.map(0) for maps in (before, after))
-    assert old is not None
-    assert new is not None
-    assert np.shares_memory(old.lexicon, new.lexicon)
-    assert after.bytes == before.bytes + _set([_map(16)]).bytes
-
-
-def test_tensors_of_a_task_do_not_depend_on_its_place() -> None:
-    grown = _set([_map(1), None]).extended([_map(2)])
-    found, expected = grown.tensors(2), _set([_map(2)]).tensors(0)
-    assert found is not None
-    assert expected is not None
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
-    assert grown.tensors(1) is None
-
-
 def test_caption_means_are_those_of_the_maps() -> None:
     maps = [_map(1), None, _map(3), _map(4)]  # the third has none
     means, has_mean = _set(maps).part(0, 4).caption_means
@@ -140,8 +120,3 @@ def test_caption_means_are_those_of_the_maps() -> None:
         query_map = maps[place]
         assert query_map is not None
         assert np.array_equal(means[place], query_map.caption_mean)
-
-
-def test_distinct_tokens_leave_out_the_start_and_the_end() -> None:
-    texts = [np.array([1, 7, 3, 7, 2]), np.array([1, 2]), np.array([1, 9, 2])]
-    assert pad_distinct_tokens(texts).tolist() == [[3, 7], [-1, -1], [9, -1]]

@@ -17,7 +17,7 @@ from models.adapters.analytic_maps import (
     VectorLayout,
     normalize_rows,
 )
-from tests.trainer.methods.method_driver import random_backbone, reserved_backbone
+from tests.trainer.methods.method_driver import random_backbone
 
 LAYOUT = VectorLayout(semantic=3, lexical=2, dim=7, semantic_weight=0.6)
 
@@ -48,12 +48,6 @@ def _encode(query_map: AnalyticQueryMap, frozen: Floats, tokens: npt.NDArray[np.
 
 
 # -- layout ----------------------------------------------------------------------------------------------
-
-
-def test_layout_leaves_two_coordinates_for_completions() -> None:
-    backbone = reserved_backbone()
-    assert (backbone.dim, backbone.reserved_dims) == (16, 6)
-    assert VectorLayout.for_backbone(backbone, 0.7) == VectorLayout(10, 4, 16, 0.7)
 
 
 def test_backbone_without_reserved_coordinates_has_semantic_vectors_alone(

@@ -54,15 +54,6 @@ def test_attention_and_gradients_equal_the_reference(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_first_queries_alone_give_the_same_rows(dtype: torch.dtype) -> None:
-    query, key, value = _random_leaves(dtype)
-    torch.testing.assert_close(
-        scaled_dot_product_attention(query[:, :2], key, value),
-        scaled_dot_product_attention(query, key, value)[:, :2],
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_causal_attention_of_candidates_equals_that_of_each(dtype: torch.dtype) -> None:
     leaves = [torch.randn(3, 2, HEADS, LENGTH, SIZE).to(dtype) for _ in range(3)]
     with torch.no_grad():

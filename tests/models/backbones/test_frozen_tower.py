@@ -16,8 +16,6 @@ from structlog.testing import capture_logs
 from torch import Tensor
 from torch.nn import functional as F
 
-from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
-from media.scenes.scene_rendering import render_scene
 from models.backbones import compiled_towers, frozen_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -61,26 +59,14 @@ def _no_previous_warning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     frozen_tower._warn.cache_clear()
 
 
-def _drawn_frames() -> Tensor:
-    """Render two frames each of drawn videos, one per domain."""
-    videos = []
-    for domain in SCENE_DOMAINS:
-        drawn = torch.from_numpy(render_scene(make_scenes(domain, train=1, val=0, test=0)[0])[:2])
-        pixels = F.interpolate(drawn.permute(0, 3, 1, 2).float(), (224, 224), mode="bilinear")
-        videos.append(pixels.permute(0, 2, 3, 1).to(torch.uint8))
-    return torch.stack(videos)
-
-
-@pytest.mark.parametrize("kind", ["random", "drawn"])
-def test_features_equal_those_of_torch(kind: str, backbone: Backbone, in_torch: Backbone) -> None:
-    frames = random_frames(3, 2, 3, size=224) if kind == "random" else _drawn_frames()
+def test_features_equal_those_of_torch(backbone: Backbone, in_torch: Backbone) -> None:
+    frames = random_frames(3, 2, 3, size=224)
     assert backbone.engine.startswith("ONNX Runtime")
     assert in_torch.engine == TORCH
     found, expected = backbone.video_features(frames), in_torch.video_features(frames)
     torch.testing.assert_close(found, expected, atol=1e-5 * float(expected.max()), rtol=0)
     videos = [encode_frames(tower, frames)[0] for tower in (backbone, in_torch)]
     torch.testing.assert_close(*videos, atol=1e-5, rtol=0)
-    assert expected.std(dim=0).max() > 0.1, "the videos differ"
 
 
 def test_text_vectors_are_those_of_torch_up_to_rounded_weights(

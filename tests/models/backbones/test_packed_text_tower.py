@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.adapters.low_rank_text_update import TextUpdate
-from models.backbones import Precision, packed_text_tower
+from models.backbones import packed_text_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.packed_text_tower import PackedBlock, PackedLinear, pack_text_tower
@@ -91,14 +91,6 @@ def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.M
         assert next(size for size in sizes if size >= rows) <= rows * 9 / 8
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
-def test_small_products_use_torch(precision: Precision) -> None:
-    layer, x = nn.Linear(48, 80), torch.randn(3, 48)
-    assert torch.equal(
-        PackedLinear(layer.weight, layer.bias, precision)(x), F.linear(x, layer.weight, layer.bias)
-    )
-
-
 def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     ids = backbone.tokenize(TEXTS)
@@ -125,19 +117,6 @@ def test_packed_towers_are_cached_per_backbone(backbone: Backbone, monkeypatch: 
     found = encode_texts(pack_text_tower(copied), ids)
     torch.testing.assert_close(found, encode_texts(copied, ids), atol=1e-6, rtol=0)
     assert (found - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
-
-
-@needs_bfloat16
-def test_packed_tower_has_the_precision_of_queries(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
-    ids = backbone.tokenize(TEXTS)
-    found = encode_texts(pack_text_tower(backbone), ids)
-    rounded = backbone.clone()
-    rounded.query_precision = "bfloat16"
-    deviation = (encode_texts(pack_text_tower(rounded), ids) - found).norm(dim=-1).max()
-    assert 1e-5 < deviation < 0.05
 
 
 def test_unsupported_towers_are_not_packed(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,15 +100,6 @@ def test_pinned_vectors_do_not_depend_on_the_batch_or_the_release(
             assert encoder.encoding_identity(task, "pinned") == previous.encoding_identity(task, "pinned")
 
 
-def test_latest_vectors_are_those_of_the_newest_map(
-    backbone: Backbone, releases: dict[str, ReleaseState]
-) -> None:
-    encoder = open_query_encoder(backbone, releases["t4"], releases)
-    assert np.array_equal(
-        _encode(encoder, TEXTS, ["t0"], "latest")[:, 0], _encode(encoder, TEXTS, ["t4"])[:, 0]
-    )
-
-
 def test_text_passes_the_tower_once(
     backbone: Backbone, releases: dict[str, ReleaseState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,20 +131,6 @@ def test_text_passes_the_tower_once(
         assert passes == [1, 1, 1]
 
 
-def test_batch_passes_the_tower_once(
-    backbone: Backbone, releases: dict[str, ReleaseState], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ["a boat sails", "a kite rises over the beach", "two cooks bake bread"]  # of no other test
-    first = open_query_encoder(backbone, releases["t4"], releases).encode(texts, ["t0"], "pinned")
-
-    def fail(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("a text passed the tower again")
-
-    monkeypatch.setattr(BertBackbone, "text_vectors", fail)
-    again = open_query_encoder(backbone, releases["t5"], releases).encode(texts[::-1], ["t0"], "pinned")
-    np.testing.assert_array_equal(again[::-1], first)
-
-
 def test_evidence_of_some_tasks_equals_that_of_all(
     backbone: Backbone, releases: dict[str, ReleaseState]
 ) -> None:
@@ -164,8 +141,3 @@ def test_evidence_of_some_tasks_equals_that_of_all(
     assert some is not None
     np.testing.assert_allclose(some, every[:, [4, 0]], rtol=1e-6)
     assert (every[:, 2] == 0).all()  # a frozen release has no mean caption
-
-
-def test_no_texts_have_no_vectors(backbone: Backbone, releases: dict[str, ReleaseState]) -> None:
-    encoder = open_query_encoder(backbone, releases["t1"], releases)
-    assert encoder.encode_pairs([], [], "pinned").shape == (0, backbone.dim)

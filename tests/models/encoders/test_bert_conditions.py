@@ -9,7 +9,6 @@ import torch
 
 from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import Tame
-from models.backbones.open_blocks import BertBlock
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import random_frames
 from tests.trainer.methods.small_driver import random_small_backbone
@@ -53,15 +52,6 @@ def test_fixed_expert_of_tame_equals_a_tower_with_changed_weights() -> None:
     ids = backbone.tokenize(TEXTS)
     found = encode_texts(backbone, ids, tame.condition([0]))[0]
     torch.testing.assert_close(found, encode_texts(merged, ids)[0], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-def test_steps_of_a_block_equal_the_layer() -> None:
-    backbone = random_small_backbone()
-    layer = backbone.text.bert.encoder.layer[0]
-    block, states = BertBlock(layer), torch.randn(2, 5, backbone.text_width)
-    stepwise = block.complete(states, block.attend(block.normalize(states)))
-    torch.testing.assert_close(stepwise, layer(states, None), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ import pytest
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import (
     encoder_family,
-    encoder_kinds,
     open_query_encoder,
     read_query_release,
     read_video_release,
@@ -23,11 +22,8 @@ from tests.models.encoders.small_releases import small_release
 
 def test_families_have_the_kinds_of_stored_releases() -> None:
     """The kinds are part of the file format: libraries on disk name them."""
-    kinds = {"analytic", "frozen", "tower", "tame", "low_rank"}
-    assert kinds <= set(encoder_kinds())  # benchmarks may have registered others
-    for kind in kinds:
+    for kind in ("analytic", "frozen", "tower", "tame", "low_rank"):
         family = encoder_family(kind)
-        assert encoder_family(kind) is family
         assert family.kind == kind
         assert "latest" in family.query_encoder.modes
 

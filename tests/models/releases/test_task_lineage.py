@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from models.encoders.encoder_registry import read_query_release
 from models.errors import ReleaseError
 from models.releases.release_files import LINEAGE_FILES, read_lineage, read_release, write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
+from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import Array, ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 
@@ -240,14 +240,3 @@ def test_damage_is_named_in_a_release_and_in_its_ancestors(tmp_path: Path, damag
     apply(root / release)
     with pytest.raises(ReleaseError, match=message):
         _read(root, "3")
-
-
-def test_lineage_of_silent_tasks_resolves() -> None:
-    first = TaskLineage((ReleaseTask("a", "a", "f"),), RoutingProfiles.from_dense(np.zeros((1, 9))))
-    second = TaskLineage(
-        (ReleaseTask("b", "b", "f"),), RoutingProfiles.from_dense(np.zeros((1, 9))), ParentRelease("first", 1)
-    )
-    whole = second.resolve({"first": first}.__getitem__)
-    assert [task.task_id for task in whole.tasks] == ["a", "b"]
-    assert whole.profiles.silent.tolist() == [True, True]
-    assert (whole.parent, whole.total_tasks, second.total_tasks) == (None, 2, 2)

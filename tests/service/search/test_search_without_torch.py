@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.search.shared_word_library import make_shared_word_library
+from benchmarks.search.synthetic_library import make_library
 from models.backbones.backbone_loading import load_backbone
 from service.core.settings import Settings
 
@@ -38,7 +38,7 @@ _SEARCH = dedent("""
 def texts(tmp_path: Path, settings_factory: Callable[..., Settings]) -> list[str]:
     """Queries for a library of two domains in the process's data folder."""
     configured = settings_factory(tmp_path, backbone="small", log_level="ERROR")
-    library = make_shared_word_library(
+    library = make_library(
         configured.data_dir,
         load_backbone("small", frames=2),
         tasks=2,

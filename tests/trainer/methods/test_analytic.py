@@ -13,10 +13,8 @@ from torch.nn import functional as F
 
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_texts
 from models.encoders.video_encoder import VideoEncoder
-from models.errors import ReleaseError
 from tests.trainer.methods.method_driver import (
     create_method,
     index_task,
@@ -68,27 +66,6 @@ def test_second_task_has_the_joint_semantic_solution_of_both(backbone: Backbone)
     torch.testing.assert_close(_semantic_weight(reverse), _semantic_weight(sequential), rtol=1e-3, atol=1e-4)
     alone = _learn(backbone, tasks[1])
     assert not np.allclose(_semantic_weight(alone), joint, rtol=0.1, atol=1e-3)
-
-
-def test_continuing_a_release_equals_continuing_the_method(backbone: Backbone) -> None:
-    first = _learn(backbone, (1, DAY))
-    resumed = create_method("analytic", backbone, first.release(), **SETTINGS)
-    for method in (first, resumed):
-        learn_steps(method, "second", [2], NIGHT)
-    tensors = first.state_dict()
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in resumed.state_dict().items())
-
-
-def test_result_does_not_depend_on_the_batches_of_observation(backbone: Backbone) -> None:
-    whole = _learn(backbone, (1, DAY))
-    method = create_method("analytic", backbone, **SETTINGS)
-    method.begin_task("one", "one")
-    frames = random_frames(1, len(DAY))
-    for row, text in enumerate(DAY):
-        method.observe(frames[row : row + 1], [[text]])
-    method.end_task()
-    for name, tensor in whole.state_dict().items():
-        torch.testing.assert_close(method.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_training_videos_are_predicted_around_a_share_of_their_mean(backbone: Backbone) -> None:
@@ -204,13 +181,6 @@ def test_lexical_map_belongs_to_its_task_alone(backbone: Backbone) -> None:
     torch.testing.assert_close(*weights)
 
 
-def test_word_evidence_scales_the_routing_profile(backbone: Backbone) -> None:
-    half, whole = (_learn(backbone, (1, DAY), word_evidence=factor) for factor in (0.5, 1.0))
-    dense = whole.profiles.to_dense()
-    assert dense.any()
-    np.testing.assert_allclose(half.profiles.to_dense(), 0.5 * dense, rtol=2e-3)
-
-
 def test_features_of_a_video_are_computed_once(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,30 +197,6 @@ def test_features_of_a_video_are_computed_once(
     assert sum(counted) == len(DAY) - 1
     learner.index(task)
     assert sum(counted) == len(DAY)
-
-
-def test_own_caption_finds_its_video_in_a_small_domain(backbone: Backbone, tmp_path: Path) -> None:
-    learner = SequentialLearner("analytic", backbone, SETTINGS)
-    tasks = [write_task(tmp_path, name, [[t] for t in texts]) for name, texts in (("d", DAY), ("n", NIGHT))]
-    learner.learn(tasks)
-    encoder = learner.query_encoder()
-    for task, texts in zip(tasks, (DAY, NIGHT), strict=True):
-        queries = encoder.encode(texts, [task.task_id], "pinned")[:, 0]
-        scores = queries @ learner.shards[task.task_id].vectors(np.arange(len(texts))).T
-        assert scores.argmax(axis=1).tolist() == list(range(len(texts)))
-
-
-@pytest.mark.parametrize("damage", ["missing", "narrow"])
-def test_unfit_query_map_is_refused(backbone: Backbone, damage: str) -> None:
-    release = _learn(backbone, (1, DAY)).release()
-    if damage == "missing":
-        del release.tensors["query.center"]
-        message = "lacks tensor 'center'"
-    else:
-        release.tensors["query.lexicon"] = release.tensors["query.lexicon"][:, :-1]
-        message = "10 semantic and 3 lexical coordinates, but 'tiny' has 10 and 4"
-    with pytest.raises(ReleaseError, match=message):
-        open_query_encoder(backbone, release, {"task-1": release})
 
 
 def test_independent_learners_equal_methods_that_saw_their_task_alone(backbone: Backbone) -> None:

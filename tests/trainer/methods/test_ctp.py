@@ -41,9 +41,6 @@ def parameters_of(network: torch.nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in network.parameters()]
 
 
-# -- the equations --------------------------------------------------------------------------------------
-
-
 def test_equation_4() -> None:
     torch.manual_seed(1)
     queries, videos, query_keys, video_keys = (
@@ -79,14 +76,8 @@ def test_equations_6_to_9(suppress: bool) -> None:
     assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
-def test_batch_of_one_has_zero_topology_loss() -> None:
-    for suppress in (False, True):
-        assert float(topology_loss(torch.ones(1, 1), -torch.ones(1, 1), 10.0, suppress=suppress)) == 0
-
-
-@pytest.mark.parametrize("pulled_by", ["both", "current", "previous"])
-def test_equation_3(backbone: Backbone, pulled_by: str) -> None:
-    method = ctp_method(backbone, momentum=0.8, pulled_by=pulled_by)
+def test_equation_3(backbone: Backbone) -> None:
+    method = ctp_method(backbone, momentum=0.8)
     learn(method, "one", seed=1)
     method.begin_task("two", "two")
     optimizer = torch.optim.AdamW(method.parameter_groups())
@@ -94,29 +85,16 @@ def test_equation_3(backbone: Backbone, pulled_by: str) -> None:
     assert method.previous is not None
     kept, previous = parameters_of(method.momentum), parameters_of(method.previous)
     run_steps(method, [2], optimizer)
-    share = {"both": (0.1, 0.1), "current": (0.0, 0.2), "previous": (0.2, 0.0)}[pulled_by]
     moved = 0.0
     for k, p, now, after in zip(
         kept, previous, parameters_of(method.online), parameters_of(method.momentum), strict=True
     ):
-        torch.testing.assert_close(after, 0.8 * k + share[0] * p + share[1] * now, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(after, 0.8 * k + 0.1 * p + 0.1 * now, atol=1e-6, rtol=1e-5)
         moved += float((now - p).abs().sum())
     assert moved > 0
     assert all(torch.equal(a, b) for a, b in zip(previous, parameters_of(method.previous), strict=True)), (
         "the previous networks do not change"
     )
-
-
-def test_momentum_follows_the_current_networks_only_on_the_first_task(backbone: Backbone) -> None:
-    method = ctp_method(backbone, pulled_by="previous", first_momentum=0.75)
-    start = parameters_of(method.online)
-    method.begin_task("one", "one")
-    assert method.previous is None
-    run_steps(method, [1])
-    for before, now, after in zip(
-        start, parameters_of(method.online), parameters_of(method.momentum), strict=True
-    ):
-        torch.testing.assert_close(after, 0.75 * before + 0.25 * now, atol=1e-6, rtol=1e-5)
 
 
 def test_task_starts_with_copies_of_the_trained_networks(backbone: Backbone) -> None:
@@ -222,9 +200,6 @@ def test_equations_2_and_5(backbone: Backbone) -> None:
     assert float(whole - rest) == pytest.approx((hard + 0.5 * soft) / count, rel=1e-4)
 
 
-# -- the parts ------------------------------------------------------------------------------------------
-
-
 def test_queue_contains_the_latest_keys(backbone: Backbone) -> None:
     method = ctp_method(backbone, **RETRIEVAL)
     method.begin_task("one", "one")
@@ -238,18 +213,6 @@ def test_queue_contains_the_latest_keys(backbone: Backbone) -> None:
         latest = torch.cat([pair[side] for pair in keys])[-6:]
         in_order = torch.roll(stored, -int(method.queues.oldest), 0)
         torch.testing.assert_close(in_order, latest, atol=1e-5, rtol=1e-4)
-
-
-def test_queue_starts_random_and_persists_over_tasks(backbone: Backbone) -> None:
-    method = ctp_method(backbone, **RETRIEVAL)
-    torch.testing.assert_close(method.queues.videos.norm(dim=-1), torch.ones(6))
-    assert not torch.allclose(method.queues.videos, method.queues.texts)
-    learn(method, "one", seed=1)
-    assert not any(name.startswith("momentum.") for name in method.release().tensors)
-    stored = method.queues.videos.clone()
-    resumed = ctp_method(backbone, method.release(), **RETRIEVAL)
-    resumed.begin_task("two", "two")
-    assert torch.equal(resumed.queues.videos, stored)
 
 
 def test_batch_larger_than_the_queue_and_queue_of_length_zero(backbone: Backbone) -> None:
@@ -296,13 +259,3 @@ def test_caption_without_words_has_a_finite_loss(backbone: Backbone) -> None:
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad is None or p.grad.isfinite().all() for p in method.online.parameters())
-
-
-def test_multi_modal_encoder_has_its_own_learning_rate(backbone: Backbone) -> None:
-    method = ctp_method(backbone, learning_rate=1e-5, fusion_learning_rate=1e-3)
-    method.begin_task("one", "one")
-    towers, fusion = method.parameter_groups()
-    assert (towers["lr"], fusion["lr"]) == (1e-5, 1e-3)
-    assert method.online.fusion is not None
-    assert len(fusion["params"]) == len(list(method.online.fusion.parameters()))
-    assert len(ctp_method(backbone, **RETRIEVAL).parameter_groups()) == 1

@@ -52,22 +52,6 @@ def test_first_task_trains_one_expert_and_second_task_copies_it(backbone: Backbo
     assert method.tame.router.requires_grad
 
 
-def test_routed_first_task_trains_the_router(backbone: Backbone) -> None:
-    method = create_method("ffa_tame", backbone, first_task="routed")
-    method.begin_task("one", "one")
-    assert method.tame.task_experts == [ROUTED]
-    assert method.tame.router.requires_grad
-
-
-def test_prototypes_of_earlier_tasks_do_not_change(backbone: Backbone) -> None:
-    method = create_method("ffa_tame", backbone)
-    for seed, task in enumerate(["one", "two"]):
-        learn_steps(method, task, [seed])
-    before = method.tame.prototypes[1].detach().clone()
-    learn_steps(method, "three", [3, 3])
-    assert torch.equal(method.tame.prototypes[1], before)
-
-
 def test_without_tame_the_frozen_text_tower_encodes_queries(backbone: Backbone) -> None:
     method = create_method("ffa_tame", backbone, tame=False)
     for seed, task in enumerate(["one", "two"]):

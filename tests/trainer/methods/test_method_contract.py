@@ -52,12 +52,10 @@ STEPPED = [name for name in TRAINABLE if not METHODS[name].is_closed_form]
 TRAINING = {"epochs": 2, "batch_size": 2}
 #: Settings that change the state of a method; resuming is tested with and without them.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "bmu_moco": [{"variant": "fixed"}],
-    "ccmr": [{"tied": True, "regularizer": "mas", "cross_task_negatives": True}],
     "ctp": [{"masked_language": False}],
     "ctp_er": [{"fill": "reservoir", "masked_language": False}],
     "der": [{"fill": "ring", "replay": 0.5}],
-    "er": [{"fill": "kmeans"}],
+    "er": [{"fill": "herding"}],
     "rwalk": [{"window": 3}],
     "zscl": [{"ensemble_interval": 3}],
 }

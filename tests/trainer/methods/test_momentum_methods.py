@@ -14,9 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import open_query_encoder
-from models.releases.release_files import read_release, write_release
-from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import (
     create_method,
     equal_tensors,
@@ -26,38 +23,26 @@ from tests.trainer.methods.method_driver import (
     run_steps,
     weights,
 )
-from trainer.methods.bmu_moco import BmuMoco
 from trainer.methods.shared.momentum import KeyQueues, MomentumMethod, moco_loss
 from trainer.task_data import Clip
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
-VARIANTS = ["both", "local", "global", "ensemble", "fixed"]
 Vectors = list[list[float]]
-
-
-def base_moco_method(
-    backbone: Backbone, previous: ReleaseState | None = None, **settings: Any
-) -> MomentumMethod:
-    method = create_method("base_moco", backbone, previous, queue=7, **settings)
-    assert isinstance(method, MomentumMethod)
-    return method
-
-
-def bmu_moco_method(
-    backbone: Backbone, variant: str, previous: ReleaseState | None = None, **settings: Any
-) -> BmuMoco:
-    method = create_method("bmu_moco", backbone, previous, queue=7, variant=variant, **settings)
-    assert isinstance(method, BmuMoco)
-    return method
 
 
 def learn(method: MomentumMethod, task: str, seeds: range) -> None:
     learn_steps(method, task, seeds, TEXTS)
 
 
-def second_task_method(backbone: Backbone, variant: str, **settings: Any) -> BmuMoco:
-    """Return a method in its second task whose encoders have three different sets of weights."""
-    method = bmu_moco_method(backbone, variant, **settings)
+def momentum_method(name: str, backbone: Backbone, **settings: Any) -> MomentumMethod:
+    method = create_method(name, backbone, queue=7, **settings)
+    assert isinstance(method, MomentumMethod)
+    return method
+
+
+def second_task_method(backbone: Backbone, name: str = "bmu_moco", **settings: Any) -> MomentumMethod:
+    """Return a method in its second task whose encoders have different sets of weights."""
+    method = momentum_method(name, backbone, **settings)
     learn(method, "one", range(1))
     method.begin_task("two", "two")
     torch.manual_seed(5)
@@ -75,9 +60,6 @@ def trained_weights(model: Backbone) -> dict[str, Tensor]:
 
 def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
     return math.sqrt(sum(float((left[n] - right[n]).double().square().sum()) for n in left))
-
-
-# -- equations 10, 11, 16, 17 ---------------------------------------------------------------------------
 
 
 def slow_loss(vectors: Vectors, keys: list[Vectors], queues: list[Vectors], tau: float) -> float:
@@ -125,28 +107,12 @@ def slow_total_loss(method: MomentumMethod, names: list[str], frames: Tensor) ->
     return v2t + slow_loss(text, video_keys, video_queues, tau)
 
 
-@pytest.mark.parametrize(
-    ("variant", "pairs"),
-    [("both", ["local", "global"]), ("local", ["local"]), ("global", ["global"]), ("fixed", ["local"])],
-)
-def test_loss_is_equation_18_over_the_pairs_of_the_variant(
-    backbone: Backbone, variant: str, pairs: list[str]
-) -> None:
-    method = second_task_method(backbone, variant)
+@pytest.mark.parametrize(("name", "pairs"), [("bmu_moco", ["local", "global"]), ("base_moco", ["local"])])
+def test_loss_is_equation_18_over_all_pairs(backbone: Backbone, name: str, pairs: list[str]) -> None:
+    method = second_task_method(backbone, name)
     assert list(method.momentum) == pairs
     loss = float(method.loss(random_frames(9, 3), TEXTS, None).detach())
     assert loss == pytest.approx(slow_total_loss(method, pairs, random_frames(9, 3)), rel=1e-4)
-
-
-def test_base_moco_loss_is_equations_10_and_11(backbone: Backbone) -> None:
-    method = base_moco_method(backbone)
-    method.begin_task("one", "one")
-    run_steps(method, range(2), texts=TEXTS)
-    loss = float(method.loss(random_frames(9, 3), TEXTS, None).detach())
-    assert loss == pytest.approx(slow_total_loss(method, ["local"], random_frames(9, 3)), rel=1e-4)
-
-
-# -- equations 8, 12, 13, 14 and their order ------------------------------------------------------------
 
 
 def interpolate(share: float, left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -169,93 +135,30 @@ def apply_updates(
     return theta, local, overall
 
 
-@pytest.mark.parametrize(("variant", "order"), [("both", "2384"), ("local", "28"), ("global", "34")])
-def test_step_applies_equations_12_13_8_14_in_this_order(
-    backbone: Backbone, variant: str, order: str
-) -> None:
-    method = second_task_method(backbone, variant, momentum=0.9, encoder_momentum=0.8)
-    models = [method.model]
-    models += [
-        method.momentum[n].encoders if n in method.momentum else method.model for n in ("local", "global")
-    ]
+def test_step_applies_equations_12_13_8_14_in_this_order(backbone: Backbone) -> None:
+    method = second_task_method(backbone, momentum=0.9, encoder_momentum=0.8)
+    models = [method.model, *(method.momentum[name].encoders for name in ("local", "global"))]
     before = [trained_weights(model) for model in models]
     method.after_step()
     after = [trained_weights(model) for model in models]
 
     def error(of: str) -> float:
         expected = apply_updates(of, *before, m=0.9, back=0.8)
-        used = [0, *(i for i, name in enumerate(["local", "global"], start=1) if name in method.momentum)]
-        return max(distance(expected[i], after[i]) for i in used)
+        return max(distance(one, other) for one, other in zip(expected, after, strict=True))
 
-    assert error(order) < 1e-4
-    others = {"both": ["3284", "8423", "2834", "2838"], "local": ["82"], "global": ["43"]}[variant]
-    assert all(error(other) > 0.1 for other in others)
+    assert error("2384") < 1e-4
+    assert all(error(other) > 0.1 for other in ("3284", "8423", "2834", "2838"))
 
 
-def test_base_moco_updates_momentum_without_pull(backbone: Backbone) -> None:
-    method = base_moco_method(backbone, momentum=0.9)
-    method.begin_task("one", "one")
-    kept = method.momentum["local"].encoders
-    before = trained_weights(kept)
-    with torch.no_grad():
-        for parameter in method.model.parameters():
-            parameter.mul_(2)
-    online = trained_weights(method.model)
-    method.after_step()
-    assert equal_tensors(trained_weights(method.model), online)
-    assert distance(trained_weights(kept), interpolate(0.9, before, online)) < 1e-4
-
-
-# -- Base-MoCo as the limit -----------------------------------------------------------------------------
-
-
-def test_local_variant_without_pull_equals_base_moco_bit_for_bit(backbone: Backbone) -> None:
-    base, same = base_moco_method(backbone), bmu_moco_method(backbone, "local", encoder_momentum=1)
-    other = bmu_moco_method(backbone, "local")
-    for method in (base, same, other):
-        learn(method, "one", range(1))
-        learn(method, "two", range(1, 4))
-    expected = base.release().tensors
-    tensors = same.release().tensors
-    assert tensors.pop("trained_tasks") == 2
-    assert equal_tensors(tensors, expected)
-    assert not equal_tensors(trained_weights(other.model), trained_weights(base.model))
-
-
-@pytest.fixture(scope="module")
-def first_model(backbone: Backbone) -> dict[str, Tensor]:
-    """Base-MoCo's encoders after a task of two steps."""
-    base = base_moco_method(backbone)
-    learn(base, "one", range(2))
-    return trained_weights(base.model)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_all_variants_learn_the_first_task_as_base_moco(
-    backbone: Backbone, first_model: dict[str, Tensor], variant: str
-) -> None:
-    shared, literal = (
-        bmu_moco_method(backbone, variant),
-        bmu_moco_method(backbone, variant, pull_from_first_task=True),
-    )
-    for method in (shared, literal):
-        learn(method, "one", range(2))
-    assert equal_tensors(trained_weights(shared.model), first_model)
-    assert not equal_tensors(trained_weights(literal.model), first_model)
-    assert shared.is_bidirectional, "from the second task on"
-
-
-def test_task_without_training_does_not_count_as_first_task(backbone: Backbone) -> None:
-    method = bmu_moco_method(backbone, "both")
-    before = method.fingerprint()
-    index_task(method, "bare")
-    assert method.fingerprint() == before
-    assert not method.is_bidirectional
-    learn(method, "one", range(1))
-    assert method.is_bidirectional
-
-
-# -- queues ---------------------------------------------------------------------------------------------
+def test_first_task_is_learned_as_in_base_moco(backbone: Backbone) -> None:
+    base, method, pulled = (momentum_method(name, backbone) for name in ("base_moco", "bmu_moco", "bmu_moco"))
+    index_task(method, "bare")  # does not count as the first task
+    for each in (base, method):
+        learn(each, "one", range(2))
+    assert equal_tensors(trained_weights(method.model), trained_weights(base.model))
+    learn(pulled, "one", range(1))
+    learn(pulled, "two", range(1, 2))
+    assert not equal_tensors(trained_weights(pulled.model), trained_weights(base.model))
 
 
 def test_queue_is_a_ring_buffer_for_batches_of_any_size() -> None:
@@ -276,7 +179,7 @@ def test_queue_is_a_ring_buffer_for_batches_of_any_size() -> None:
 
 
 def test_keys_of_a_step_are_enqueued_after_it(backbone: Backbone) -> None:
-    method = second_task_method(backbone, "both", momentum=0.5)
+    method = second_task_method(backbone, momentum=0.5)
     pairs = method.momentum.values()
     with torch.no_grad():
         keys = [method.embed(random_frames(4, 3), TEXTS, pair.encoders) for pair in pairs]
@@ -293,24 +196,8 @@ def test_keys_of_a_step_are_enqueued_after_it(backbone: Backbone) -> None:
         assert torch.equal(pair.queues.videos[places], videos)
 
 
-def test_queues_persist_over_tasks_and_releases(backbone: Backbone) -> None:
-    method = bmu_moco_method(backbone, "both")
-    drawn = [pair.queues.texts.clone() for pair in method.momentum.values()]
-    assert not torch.equal(*drawn), "each queue has its own random vectors"
-    learn(method, "one", range(2))
-    expected = {n: pair.queues.state_dict() for n, pair in method.momentum.items()}
-    resumed = bmu_moco_method(backbone, "both", method.release())
-    for run in (method, resumed):
-        run.begin_task("two", "two")
-        for name, pair in run.momentum.items():
-            assert equal_tensors(pair.queues.state_dict(), expected[name])
-
-
-# -- local and global pairs -----------------------------------------------------------------------------
-
-
 def test_local_pair_is_reset_at_every_task_and_global_pair_never(backbone: Backbone) -> None:
-    method = bmu_moco_method(backbone, "both")
+    method = momentum_method("bmu_moco", backbone)
     start = trained_weights(method.model)
     assert equal_tensors(trained_weights(method.momentum["global"].encoders), start)
     for number in range(2):
@@ -325,75 +212,6 @@ def test_local_pair_is_reset_at_every_task_and_global_pair_never(backbone: Backb
         assert not equal_tensors(before, online)
         method.record_task(str(number), str(number), TEXTS)
     assert distance(trained_weights(overall), start) > 0
-
-
-def test_release_contains_exactly_the_state_of_the_next_task(backbone: Backbone) -> None:
-    method = bmu_moco_method(backbone, "both")
-    learn(method, "one", range(2))
-    release = method.release()
-    towers = set(method.model.tensors())
-    queues = {f"{n}.queues.{k}" for n in ("local", "global") for k in ("texts", "videos", "oldest")}
-    assert set(release.tensors) == towers | queues | {f"global.{t}" for t in towers} | {"trained_tasks"}
-    resumed = bmu_moco_method(backbone, "both", release)
-    assert equal_tensors(resumed.training_tensors(), method.training_tensors())
-    for run in (method, resumed):
-        learn(run, "two", range(2, 4))
-    assert equal_tensors(resumed.training_tensors(), method.training_tensors())
-
-
-# -- variants of table 3 --------------------------------------------------------------------------------
-
-
-def test_ensemble_is_the_mean_of_all_encoders_at_the_end_of_a_task(
-    backbone: Backbone, tmp_path: Path
-) -> None:
-    method, unpulled = (
-        bmu_moco_method(backbone, "ensemble"),
-        bmu_moco_method(backbone, "both", encoder_momentum=1),
-    )
-    for run in (method, unpulled):
-        learn(run, "one", range(1))
-        run.begin_task("two", "two")
-        run_steps(run, range(1, 3), texts=TEXTS)
-    assert equal_tensors(method.training_tensors(), unpulled.training_tensors()), "no pull during a task"
-    members = [trained_weights(m) for m in (method.model, *(p.encoders for p in method.momentum.values()))]
-    method.end_task()
-    mean = {name: sum(m[name].double() for m in members) / 3 for name in members[0]}
-    assert distance(trained_weights(method.model), mean) < 1e-5
-    assert distance(trained_weights(method.model), members[0]) > 1e-3
-    assert equal_tensors(trained_weights(method.momentum["local"].encoders), trained_weights(method.model))
-    assert equal_tensors(trained_weights(method.momentum["global"].encoders), members[2])
-    method.record_task("two", "two", TEXTS)
-    write_release(tmp_path, method.release())
-    encoder = open_query_encoder(backbone, read_release(tmp_path), {})
-    with torch.no_grad():
-        expected = method.embed(random_frames(1, 3), TEXTS)[0]
-    np.testing.assert_allclose(encoder.encode(TEXTS, ["two"])[:, 0], expected, atol=1e-6)
-
-
-def test_fixed_pair_is_constant_and_bounds_the_encoders(backbone: Backbone) -> None:
-    back = 0.9
-    method = bmu_moco_method(backbone, "fixed", encoder_momentum=back)
-    learn(method, "one", range(1))
-    anchor = trained_weights(method.model)
-    method.begin_task("two", "two")
-    run_steps(method, range(2), texts=TEXTS)
-    assert equal_tensors(trained_weights(method.momentum["local"].encoders), anchor)
-    # With steps of 1, the distance of the encoders from the anchor is bounded by m̂ / (1 − m̂).
-    for _ in range(100):
-        with torch.no_grad():
-            for parameter in method.model.parameters():
-                parameter.add_(1)
-        method.after_step()
-    for name, weight in trained_weights(method.model).items():
-        torch.testing.assert_close(
-            weight - anchor[name], torch.full_like(weight, back / (1 - back)), rtol=1e-3, atol=1e-3
-        )
-    method.end_task()
-    assert equal_tensors(trained_weights(method.momentum["local"].encoders), trained_weights(method.model))
-
-
-# -- best epoch -----------------------------------------------------------------------------------------
 
 
 def run_epochs(
@@ -417,7 +235,7 @@ def run_epochs(
 def test_task_ends_with_its_best_epoch(
     backbone: Backbone, recalls: list[float | None], best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = second_task_method(backbone, "both")
+    method = second_task_method(backbone)
     states = run_epochs(method, recalls, monkeypatch)
     method.end_task()
     after = method.training_tensors()
@@ -433,27 +251,6 @@ def test_task_ends_with_its_best_epoch(
     )
 
 
-def test_best_epoch_is_in_checkpoints_and_not_in_releases(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = bmu_moco_method(backbone, "both")
-    method.begin_task("one", "one")
-    states = run_epochs(method, [0.7, 0.3], monkeypatch)
-    saved = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    assert equal_tensors(
-        {n.removeprefix("best."): t for n, t in saved.items() if n.startswith("best.")}, states[0]
-    )
-    resumed = bmu_moco_method(backbone, "both")
-    resumed.begin_task("one", "one")
-    resumed.load_state_dict(saved)
-    assert equal_tensors(resumed.state_dict(), saved)
-    for run in (method, resumed):
-        run_epochs(run, [0.6], monkeypatch)
-        run.end_task()
-        assert torch.equal(run.training_tensors()["clip.visual.proj"], states[0]["clip.visual.proj"])
-        assert not [name for name in run.state_dict() if name.startswith(("best", "local.clip."))]
-
-
 def write_clips(folder: Path, name: str, seeds: list[int], split: Any, captions: int) -> list[Clip]:
     clips = []
     for number, seed in enumerate(seeds):
@@ -465,7 +262,7 @@ def write_clips(folder: Path, name: str, seeds: list[int], split: Any, captions:
 
 
 def test_validation_recall_counts_ties_as_misses(backbone: Backbone, tmp_path: Path) -> None:
-    method = second_task_method(backbone, "both", batch_size=2)
+    method = second_task_method(backbone, batch_size=2)
     clips = write_clips(tmp_path, "val", [1, 2, 3, 4, 5], "val", 2)
     texts = [caption for clip in clips for caption in clip.captions]
     videos = torch.cat([method.encode_videos(torch.from_numpy(np.load(c.frames_path))[None]) for c in clips])
@@ -485,6 +282,3 @@ def test_validation_recall_counts_ties_as_misses(backbone: Backbone, tmp_path: P
     assert method.validation_recall([*captioned, *twins]) == 0.0
     assert method.validation_recall(twins) is None
     assert method.validation_recall([]) is None
-
-
-# -- settings -------------------------------------------------------------------------------------------

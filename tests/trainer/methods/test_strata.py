@@ -82,12 +82,6 @@ def test_release_contains_the_words_of_its_task_only(backbone: Backbone, tmp_pat
     assert not any(np.array_equal(rows[0][token], rows[1][token]) for token in shared)
 
 
-def test_word_learning_rate_zero_keeps_the_words(backbone: Backbone, tmp_path: Path) -> None:
-    method = strata_method(backbone, word_learning_rate=0)
-    learn_task(method, captioned_task(tmp_path, "one", TEXTS))
-    assert not len(method.release().tensors["text.tokens"])
-
-
 @pytest.mark.parametrize("carry", [0.0, 0.5, 1.0])
 def test_task_starts_with_the_carried_share_of_the_previous_updates(
     backbone: Backbone, tmp_path: Path, carry: float

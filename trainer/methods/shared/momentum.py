@@ -114,22 +114,17 @@ class MomentumMethod(Finetune):
     config_class = MomentumConfig
     config: MomentumConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ("queue",)
+    momentum_names: ClassVar[tuple[str, ...]] = ("local",)
 
     def __init__(self, backbone: Backbone, config: MomentumConfig) -> None:
         super().__init__(backbone, config)
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
-            self.momentum = {
-                name: MomentumEncoders(self.model, config.queue) for name in self.momentum_names()
-            }
+            self.momentum = {name: MomentumEncoders(self.model, config.queue) for name in self.momentum_names}
         self.is_training = False
         self._keys: list[tuple[Tensor, Tensor]] = []
         self._best: dict[str, Tensor] = {}
         self._best_recall = 0.0
-
-    def momentum_names(self) -> tuple[str, ...]:
-        """Name the pairs of momentum encoders."""
-        return ("local",)
 
     # -- hooks ------------------------------------------------------------------------------------------
 
@@ -157,17 +152,9 @@ class MomentumMethod(Finetune):
     @torch.no_grad()
     def after_step(self) -> None:
         """Update the momentum encoders, then enqueue this step's keys (algorithm 1, lines 14 to 18)."""
-        for pair in self.momentum:
-            self.update_momentum(pair)
-        self.enqueue_keys()
-
-    def update_momentum(self, pair: str) -> None:
-        """Move a pair toward the encoders: θ_m ← m θ_m + (1 − m) θ (local pair: eq. 8, global pair: eq. 14)."""
-        for trained, momentum in self.weight_pairs(pair):
-            momentum.lerp_(trained, 1 - self.config.momentum)
-
-    def enqueue_keys(self) -> None:
-        """Replace the oldest queued keys with those that this step's loss used."""
+        for name in self.momentum:  # θ_m ← m θ_m + (1 − m) θ (local pair: eq. 8, global pair: eq. 14)
+            for trained, momentum in self.weight_pairs(name):
+                momentum.lerp_(trained, 1 - self.config.momentum)
         for pair, keys in zip(self.momentum.values(), self._keys, strict=False):
             pair.queues.push(*keys)
         self._keys = []
@@ -188,21 +175,12 @@ class MomentumMethod(Finetune):
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Restore the best epoch and reset the local momentum encoders (algorithm 1, line 20)."""
         if self.is_training:
-            self.restore_best()
-            self.reset_local_momentum()
+            if self._best:  # without validation videos, the last epoch is kept
+                self.load_training_tensors(self._best)
+            self._best, self._best_recall = {}, 0.0
+            self.momentum["local"].encoders.load_tensors(self.model.tensors())
         super().end_task(pairs)
         self.is_training = False
-
-    def restore_best(self) -> None:
-        """Restore the state after the best epoch; without validation videos, keep that of the last epoch."""
-        if self._best:
-            self.load_training_tensors(self._best)
-        self._best, self._best_recall = {}, 0.0
-
-    def reset_local_momentum(self) -> None:
-        """Set the local θ_m to θ."""
-        if "local" in self.momentum:
-            self.momentum["local"].encoders.load_tensors(self.model.tensors())
 
     # -- state ------------------------------------------------------------------------------------------
 

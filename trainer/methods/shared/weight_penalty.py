@@ -25,7 +25,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
-from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, draw_batches, load_frames
 
@@ -168,30 +167,3 @@ def add_importance(
         decay: Share of the earlier importance to keep.
     """
     return {n: decay * earlier[n] + value if n in earlier else value for n, value in new.items()}
-
-
-def squared_video_norm(model: Backbone, frames: Tensor) -> Tensor:
-    """Sum ‖f(x)‖², before normalization, over videos ``uint8 [n, M, H, W, 3]``."""
-    visual = model.clip.visual
-    classes = _layer_output(visual.ln_post, lambda: encode_frames(model, frames))  # [n, M, width]
-    return (classes @ visual.proj).mean(dim=1).square().sum()
-
-
-def squared_text_norm(model: Backbone, texts: Sequence[str]) -> Tensor:
-    """Sum ‖g(y)‖², before normalization, over texts."""
-    # [1, n, width]
-    ends = _layer_output(model.text.ln_final, lambda: encode_texts(model, model.tokenize(texts)))
-    projection = model.text.text_projection
-    projected = projection(ends) if isinstance(projection, nn.Linear) else ends @ projection
-    return projected.square().sum()
-
-
-def _layer_output(layer: nn.Module, forward: Callable[[], object]) -> Tensor:
-    """Capture a layer's last output while ``forward`` runs."""
-    outputs: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda module, inputs, output: outputs.append(output))
-    try:
-        forward()
-    finally:
-        handle.remove()
-    return outputs[-1]
