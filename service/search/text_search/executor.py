@@ -387,7 +387,7 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
         allowed = search.allowed_ids[task]
         size = snapshot.shards[task].count if allowed is None else len(allowed)
         if size <= _FEW_VECTORS:
-            planned.append((ShardScan(task, vector, size, allowed), True))
+            planned.append((ShardScan(task, vector, max(1, size), allowed), True))
             continue
         groups = words.groups(task, search.depth)
         if not groups or can_any_enter:
