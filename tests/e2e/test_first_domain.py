@@ -11,7 +11,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import manifest_line, write_scene
-from tests.api.browser import texts, wait_for, wait_for_texts
+from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
 from tests.e2e.conftest import Machine
 
 pytestmark = pytest.mark.slow  # starts the service and a browser
@@ -63,6 +63,17 @@ def _wait_until_first(browser: WebDriver, address: str, query: str, domain: str)
     Machine.until(is_first, f"{domain} is found by {query!r}")
 
 
+def test_empty_library_offers_three_ways_to_the_first_domain(browser: WebDriver, address: str) -> None:
+    browser.get(address)
+    wait_for(browser, "#message a")
+    browser.find_element(By.CSS_SELECTOR, "#message a").click()
+    assert len(wait_for_texts(browser, ".ways li", 3)) == 3
+
+    browser.find_element(By.ID, "first-samples").click()
+    _wait_until_ready(browser, "street")
+    assert not browser.find_element(By.ID, "tasks-empty").is_displayed()
+
+
 def test_folder_on_the_server_becomes_a_domain(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/admin")
     wait_for(browser, "#tasks > li")
@@ -79,3 +90,18 @@ def test_folder_on_the_server_becomes_a_domain(browser: WebDriver, address: str)
     wait_for(browser, "[data-testid=sync-sea]")
     _wait_until_ready(browser, "sea")
     _wait_until_first(browser, address, "a turtle swims in the sea", "sea")
+
+
+def test_uploaded_files_become_a_domain(browser: WebDriver, address: str, tmp_path: Path) -> None:
+    _write_videos(tmp_path / "kitchen", "kitchen-table")
+    browser.get(f"{address}/admin")
+    wait_for(browser, "#tasks > li")
+    browser.find_element(By.ID, "add").click()
+    files = "\n".join(str(path) for path in sorted((tmp_path / "kitchen").iterdir()))
+    browser.find_element(By.ID, "f-files").send_keys(files)
+    browser.find_element(By.ID, "f-name").send_keys("kitchen")
+    wait_until(browser, lambda b: f"{VIDEOS} videos" in b.find_element(By.ID, "preview").text)
+    wait_until(browser, lambda b: b.find_element(By.ID, "send").is_enabled())
+    browser.find_element(By.ID, "send").click()
+    _wait_until_ready(browser, "kitchen")
+    _wait_until_first(browser, address, "a cooking pot boils next to a loaf of bread", "kitchen")
