@@ -127,6 +127,24 @@ def test_damaged_rows_are_copied_and_repaired(
     assert view.counts.videos > 0
 
 
+def test_ids_of_deleted_videos_are_not_given_again(
+    library_1_0_0: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    """Shards still contain vectors with these IDs."""
+    sequences = "SELECT name, seq FROM sqlite_sequence"
+    with closing(
+        sqlite3.connect(library_1_0_0 / "data" / "catalog.sqlite3", isolation_level=None)
+    ) as connection:
+        connection.execute("UPDATE sqlite_sequence SET seq = seq + 100")
+        expected = dict(connection.execute(sequences).fetchall())
+    assert "videos" in expected
+    settings_factory(library_1_0_0, upgraded=False)
+    upgrade()
+    with engine().connect() as connection:
+        upgraded = {row.name: row.seq for row in connection.execute(text(sequences))}
+    assert {name: upgraded.get(name) for name in expected} == expected
+
+
 @pytest.mark.parametrize(
     ("column", "value"), [("settings", "[]"), ("progress", "{"), ("attempts", "many"), ("method", b"\xff")]
 )
