@@ -41,9 +41,10 @@ from service.search.search_request import Routes
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """Sizes of rounds, and the limit of ``auto``.
+    """Sizes of rounds, and the limits of ``auto``.
 
     Attributes:
+        cosine_slack: Added to the highest cosine so far to get the likely bound.
         max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
         first_round_margin: The first round takes tasks whose upper bound is this close to the highest, as a cosine.
         min_first_round: Minimum number of tasks in the first round, if that many can contain results.
@@ -51,6 +52,7 @@ class RoundLimits:
         growth: Size of a round relative to the number of tasks searched before it.
     """
 
+    cosine_slack: float
     max_likely_tasks: int
     first_round_margin: float
     min_first_round: int
@@ -58,11 +60,11 @@ class RoundLimits:
     growth: int
 
 
-_COSINE_SLACK = 0.05  # added to the highest cosine so far to get the likely bound
 _MAX_LIKELY_TASKS_IF_FULL = 24  # of videos that match all terms
 
 # Every task costs a text tower pass. The number of searched tasks doubles with each round, so few are in vain.
 SEPARATE_ENCODINGS = RoundLimits(
+    cosine_slack=0.05,
     max_likely_tasks=16,
     first_round_margin=0.1,
     min_first_round=1,
@@ -72,6 +74,7 @@ SEPARATE_ENCODINGS = RoundLimits(
 # All tasks share one text tower pass, which takes as long as scanning many small shards. A few more of them in the
 # first round cost less than the second round that they often save.
 SHARED_ENCODING = RoundLimits(
+    cosine_slack=0.1,
     max_likely_tasks=48,
     first_round_margin=0.2,
     min_first_round=5,
@@ -257,7 +260,7 @@ class RoundPlanner:
         """Bound the visual score of videos not found yet; with ``auto``, the bound is only likely."""
         cosine = COSINE_LIMIT
         if self._uses_likely_bound and self._highest_cosine is not None:
-            slack = 0.0 if self._is_full else _COSINE_SLACK
+            slack = 0.0 if self._is_full else self._limits.cosine_slack
             cosine = min(cosine, self._highest_cosine + slack)
         return self._visual.nats(cosine)
 

@@ -15,7 +15,6 @@ from index.hits import Hit, Hits
 from models.routing.router import COSINE_LIMIT
 from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes, parse_routes
-from service.search.text_search import planner as planner_module
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 
 Shards = dict[str, list[tuple[int, float]]]  # task → IDs and cosines
@@ -167,7 +166,7 @@ def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
 
 def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.375)], "far": [(2, 0.5)]}
-    edge = 0.375 - (0.5 + planner_module._COSINE_SLACK)
+    edge = 0.375 - (0.5 + SEPARATE_ENCODINGS.cosine_slack)
     for lift, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
         planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
         searched = {task for wave in _search(planner, shards, 2) for task in wave}
@@ -245,14 +244,26 @@ def test_first_wave_of_a_shared_encoding_takes_a_few_tasks_that_are_less_likely(
     assert planner.next_round() == list(lifts)[: SHARED_ENCODING.min_first_round]
 
 
-ONE_TASK_AT_FIRST = replace(SHARED_ENCODING, min_first_round=1, first_round_margin=0.1)
+ONE_TASK_AT_FIRST = replace(SHARED_ENCODING, min_first_round=1)
+
+
+def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
+    lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
+    hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
+    searched = []
+    for limits in (SEPARATE_ENCODINGS, ONE_TASK_AT_FIRST):
+        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits)
+        assert planner.next_round() == ["near"]
+        planner.add_hits({"near": hits}.items())
+        searched.append(planner.next_round())
+    assert searched == [[], ["far"]]
 
 
 @pytest.mark.parametrize(("complete", "expected"), [([1], ["far"]), ([1, 2], [])])
 def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
     complete: list[int], expected: list[str]
 ) -> None:
-    lift = 0.385 - (0.5 + planner_module._COSINE_SLACK)
+    lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     planner = _planner(
         [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=ONE_TASK_AT_FIRST
