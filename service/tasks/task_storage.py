@@ -36,7 +36,7 @@ from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import read_counts
-from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.transcripts import copy_transcripts, store_transcripts
 from service.core.errors import Conflict, NotFound
@@ -294,32 +294,16 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Describe tasks, in order."""
     rejected = _rejected(session, [task.id for task in tasks])
     return [
-        TaskDetails(
-            id=task.id,
-            name=task.name,
-            slug=task.slug,
+        to_response(
+            TaskDetails,
+            task,
             into=task.target_id,
             relearns=task.relearns_id,
-            method=task.method,
-            settings=task.settings,
-            state=task.state,  # type: ignore[arg-type]
+            release=task.release_id,
             progress=TaskProgress.model_validate(task.progress),
             rejected=rejected.get(task.id, []),
-            error=task.error,
-            error_hint=task.error_hint,
             remedy=Action.model_validate(task.remedy) if task.remedy else None,
             counts=VideoCounts.model_validate(read_counts(session, task.id, task.counts)),
-            learned_order=task.learned_order,
-            release=task.release_id,
-            trained=task.trained,
-            held_out=task.held_out,  # type: ignore[arg-type]
-            position=task.position,
-            attempts=task.attempts,
-            cancel_requested=task.cancel_requested,
-            created_at=task.created_at,
-            started_at=task.started_at,
-            finished_at=task.finished_at,
-            request_id=task.request_id,
         )
         for task in tasks
     ]

@@ -160,12 +160,11 @@ def add_fold(
     fold = draw_sample(
         [clip for clip in remaining if clip.split == "fold" and clip.captions], MAX_FOLD_VECTORS
     )
-    if not fold:
+    if not fold or not method.is_trainable:  # the release itself has not learned it
         return state
     observed = task.observed(method.config.max_videos)
     rows = [row for row, clip in enumerate(observed) if clip.split != "fold"]
-    captions = [pair.caption for pair in task.pairs if pair.clip.split != "fold"]
-    part = method.before_last_epoch or method.relearn(rows, captions)
+    part = method.before_last_epoch or method.relearn(rows, task.without_fold().training_captions)
     if part is None:
         raise AssertionError(f"{method.name} learns a fold, but not a part of a task")
     solution, queries = _open_part(part, task.task_id, encoder, pinned)

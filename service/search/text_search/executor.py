@@ -380,17 +380,15 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
     """
     planned: list[tuple[ShardScan, bool]] = []
     words, snapshot = search.words, search.snapshot
-    # Where no other video can enter, only those in the groups are scanned.
-    absent = np.array([words.absent(task) for task in vectors])
-    can_enter = search.planner.can_enter(list(vectors), absent).tolist()
-    for (task, vector), can_any_enter in zip(vectors.items(), can_enter, strict=True):
+    for task, vector in vectors.items():
         allowed = search.allowed_ids[task]
         size = snapshot.shards[task].count if allowed is None else len(allowed)
         if size <= _FEW_VECTORS:
             planned.append((ShardScan(task, vector, max(1, size), allowed), True))
             continue
         groups = words.groups(task, search.depth)
-        if not groups or can_any_enter:
+        # Where no other video can enter, only those in the groups are scanned.
+        if not groups or search.planner.can_enter(task, words.absent(task)):
             count = search.depth + words.negative_count(task)
             planned.append((ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:

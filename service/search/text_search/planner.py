@@ -175,10 +175,10 @@ class RoundPlanner:
             self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
             del self._tiers[0]
 
-    def can_enter(self, tasks: Sequence[str], words: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-        """Check for each task whether a video with this evidence could still enter the results, ``[len(tasks)]``."""
-        bonuses = np.array([self.prior_bonuses[task] for task in tasks])
-        return can_reach_score(bonuses + words, self._lowest_useful_score(), self._visual_bound())
+    def can_enter(self, task: str, words: float) -> bool:
+        """Check whether a video of the task with this evidence could still enter the results."""
+        bound = np.float64(self.prior_bonuses[task] + words)
+        return bool(can_reach_score(bound, self._lowest_useful_score(), self._visual_bound()))
 
     def add_hits(
         self,

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class UploadLocked(CinestrataError):
 EXPIRES_AFTER = timedelta(days=3)  # since the last byte
 
 _ID = re.compile(r"upl_[0-9a-f]{32}")
+_room_lock = threading.Lock()
 _FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json)")
 _DISK_MARGIN_BYTES = 512 * 1024**2  # kept free for the catalog and the index
 
@@ -104,9 +106,10 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
             "compress it."
         )
     upload = Upload(f"upl_{secrets.token_hex(16)}", name, metadata, size)
-    _require_room(size)
     try:
-        upload.path.touch()
+        with _room_lock:  # concurrent requests must not take the same room
+            _require_room(size)
+            upload.path.touch()
         content = json.dumps({"name": name, "metadata": metadata, "size": size})
         (_folder() / f"{upload.id}.json").write_text(content, encoding="utf-8")
     except OSError as error:
