@@ -294,6 +294,8 @@ def learns_all_captions(method: str, settings: Mapping[str, Any]) -> bool:
 
 def _describe(schema: Mapping[str, Any]) -> str:
     """Describe what to send for a setting."""
+    if "const" in schema:
+        return f"Send {schema['const']}, or leave it out."
     if "enum" in schema:
         return f"Send one of {', '.join(map(str, schema['enum']))}."
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]

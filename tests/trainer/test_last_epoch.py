@@ -128,3 +128,15 @@ def test_without_the_option_there_is_no_earlier_state(backbone: Backbone, tmp_pa
 def test_one_epoch_is_refused(backbone: Backbone) -> None:
     with pytest.raises(MethodError, match="at least 2 epochs"):
         create_method("finetune", backbone, epochs=1, last_epoch="all")
+
+
+def test_fold_that_no_method_learned_is_measured_by_the_release(backbone: Backbone, task: TaskData) -> None:
+    """As after a retry with another method."""
+    learner = SequentialLearner("zero_shot", backbone, {})
+    learner.learn([task])
+    assert learner.method is not None
+    assert learner.release is not None
+    assert (
+        add_fold(learner.release, learner.method, task, learner.query_encoder(), learner.pinned)
+        is learner.release
+    )

@@ -12,7 +12,7 @@ from typing import Any
 from trainer.methods.registry import MethodRegistry
 
 FILE = Path(__file__).parent / "configs" / "setting_schemas.json"
-_KEYWORDS = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_KEYWORDS = ("type", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:

@@ -6,15 +6,21 @@ It is not a lower bound: in table 1 of ctvr-ffa-tame, as in ours, some trained m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames
-from trainer.methods.base import Method
+from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair
+
+
+class ZeroShotConfig(MethodConfig):
+    """Settings of the method."""
+
+    last_epoch: Literal["train"] = "train"  # it learns no caption
 
 
 class ZeroShot(Method):
@@ -23,6 +29,7 @@ class ZeroShot(Method):
     name = "zero_shot"
     family = FROZEN_FAMILY
     is_trainable = False
+    config_class = ZeroShotConfig
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Do nothing."""

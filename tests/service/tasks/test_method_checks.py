@@ -58,6 +58,8 @@ def test_last_epoch_on_all_captions_needs_an_earlier_one() -> None:
     (error,) = settings_errors("strata", {"last_epoch": "all", "epochs": 1})
     assert error.field == "settings.last_epoch"
     assert not list(settings_errors("strata", {"last_epoch": "all", "epochs": 2}))
+    (error,) = settings_errors("zero_shot", {"last_epoch": "all"})
+    assert error.hint == "Send train, or leave it out."
 
 
 def test_misspelled_setting_names_the_closest_one() -> None:
