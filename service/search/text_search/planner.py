@@ -177,7 +177,7 @@ class RoundPlanner:
 
     def can_enter(self, task: str, words: float) -> bool:
         """Check whether a video of the task with this evidence could still enter the results."""
-        bound = np.float64(self.prior_bonuses[task] + words)
+        bound = np.array(self.prior_bonuses[task] + words)
         return bool(can_reach_score(bound, self._lowest_useful_score(), self._visual_bound()))
 
     def add_hits(
