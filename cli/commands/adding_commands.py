@@ -38,7 +38,7 @@ def ingest(
     source: Annotated[
         str,
         typer.Argument(
-            help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder (local, s3:// or gs://), or archive of videos."
+            help="Manifest (JSONL, CSV or TSV), folder (local, s3:// or gs://), or archive of videos."
         ),
     ],
     name: Annotated[str | None, typer.Option(help="Domain name (default: from the path).")] = None,

@@ -111,7 +111,7 @@ def open_source(
     if not path.exists():
         fail(
             f"{path} does not exist.",
-            "Nothing was changed. Give a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder or an archive.",
+            "Nothing was changed. Give a manifest (JSONL, CSV or TSV), a folder or an archive.",
         )
     return _LocalSource(_read(path, encoding, captions_from_names), in_place, is_remote)
 
@@ -155,6 +155,8 @@ def _report_captions(listing: VideoListing) -> None:
             )
     elif captioned or transcribed:
         text = f"No manifest: {counted}, from their own files."
+    elif listing.left_out:  # a manifest may be there that cannot be read
+        text = "No captions could be read."
     else:
         text = "No manifest: the videos have no captions, and are indexed without training."
     console.print(text, style=None if captioned else "yellow")
