@@ -17,6 +17,13 @@ from cinestrata_schemas.search import MatchedText
 from index.arrays import Ids
 from index.vector_ids import find_ids, video_ids_of
 from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
+from index.words.word_evidence import (
+    WordEvidence,
+    inverse_document_frequency,
+    passage_evidence,
+    required_units,
+    word_evidence,
+)
 from index.words.word_index import TextKind, VideoText, WordMatches
 from service.catalog.transcripts import TimedText
 from service.search.catalog_read_cache import VideoRow
@@ -24,13 +31,6 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.domain_captions import DomainCaptions
 from service.search.words.library_words import LibraryTexts, spoken_text
 from service.search.words.video_texts import texts_of
-from service.search.words.word_evidence import (
-    WordEvidence,
-    inverse_document_frequency,
-    passage_evidence,
-    required_units,
-    word_evidence,
-)
 
 _FEW = 256  # videos of a domain that one scan finds in full
 _MAX_SCORED = 2048  # the same, where their evidence differs

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from index.arrays import Ids
 from index.vector_ids import find_ids
+from index.words.word_evidence import CaptionStatistics
 from index.words.word_index import WordIndex
-from service.search.words.word_evidence import CaptionStatistics
 
 _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
 _FREE_ENTRIES = 1 << 20

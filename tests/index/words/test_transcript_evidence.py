@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.words.word_index import TextKind, WordMatches
-from service.search.words.word_evidence import (
+from index.words.word_evidence import (
     CaptionStatistics,
     WordEvidence,
     passage_evidence,
     required_units,
     word_evidence,
 )
+from index.words.word_index import TextKind, WordMatches
 
 
 def _nats(strengths: list[float], frequencies: list[int], passages: int = 60_000) -> float:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.words.word_index import TextKind, WordMatches
-from service.search.words.word_evidence import (
+from index.words.word_evidence import (
     CaptionStatistics,
     WordEvidence,
     inverse_document_frequency,
     word_evidence,
 )
+from index.words.word_index import TextKind, WordMatches
 
 CAPTIONS = 100
 
