@@ -44,6 +44,7 @@ class CalibrationCaption:
         ids: Vector IDs of the nearest videos in the task.
         cosines: Cosines of these videos, best first.
         others: Cosines of other videos that were not learned.
+        retyped: Cosine and evidence of words for the caption as people retype it: of the video, then of its rivals.
     """
 
     task: str
@@ -56,6 +57,7 @@ class CalibrationCaption:
     ids: tuple[int, ...]
     cosines: tuple[float, ...]
     others: tuple[float, ...] = ()
+    retyped: tuple[tuple[float, float], ...] = ()
 
 
 def write_calibration(folder: Path, captions: Sequence[CalibrationCaption]) -> None:
@@ -75,6 +77,7 @@ def read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
         return tuple(
             CalibrationCaption(
                 **{**c, **{name: tuple(c.get(name, ())) for name in ("ids", "cosines", "others")}}
+                | {"retyped": tuple((float(cosine), float(words)) for cosine, words in c.get("retyped", ()))}
             )
             for c in stored
         )

@@ -10,6 +10,7 @@ without any relevant result differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from trainer.evaluation.calibration_searches import (
     remaining_captions,
 )
 from trainer.evaluation.gallery import Encoder
+from trainer.evaluation.part_comparison import weight_without_loss
 
 
 def calibration_error(
@@ -101,6 +103,11 @@ def fit_confidence(
     predicted, outcomes = _cross_validate(searches)
     error = calibration_error(predicted, outcomes)
     visual = fit_visual_score([each.score for each in fitted], [np.array(each.others) for each in fitted])
+    if visual is not None:
+        weight = weight_without_loss(
+            visual.weight, [each.retyped for each in fitted if len(each.retyped) > 1]
+        )
+        visual = replace(visual, weight=weight)
     return ConfidenceModel(
         encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer, visual
     )

@@ -27,6 +27,7 @@ from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.gallery import Encoder, ShardVectors
+from trainer.evaluation.part_comparison import find_candidates, retype
 from trainer.methods.base import Method
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.video_embedding import embed_clips
@@ -122,7 +123,11 @@ def _search_fold(
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
     presence = queries.token_presence(texts)
     evidence = queries.routing_evidence(queries.tokenize(texts), [task])
-    cosines = queries.encode(texts, [task], queries.modes[-1])[:, 0] @ vectors.T
+    retyped = retype(texts)
+    encoded = queries.encode([*texts, *(query for query, _ in retyped)], [task], queries.modes[-1])[:, 0]
+    cosines, of_retyped = np.split(encoded @ vectors.T, 2)
+    rows = [columns[video] for video, _ in captions]
+    candidates = [*find_candidates(retyped, rows, of_retyped, [clip.captions for clip in gallery])]
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     unlearned = [columns[video] for video in left_out]
     for row, (video, text) in enumerate(captions):
@@ -140,6 +145,7 @@ def _search_fold(
             others=tuple(
                 np.roll(cosines[row, unlearned], -left_out.index(video))[1:][:_OTHER_VIDEOS].tolist()
             ),
+            retyped=candidates[row],
         )
 
 

@@ -56,6 +56,7 @@ def test_calibration_captions_are_stored_apart_from_the_query_release(
     state: ReleaseState, tmp_path: Path
 ) -> None:
     caption = CalibrationCaption("tsk_1", 7, "ein Hund läuft", 1.5, -0.25, 0.5, 0.125, (7, 3), (0.5, 0.125))
+    caption = replace(caption, retyped=((0.5, 6.25), (0.25, -1.5)))
     write_release(tmp_path, replace(state, calibration=(caption,)))
     assert read_release(tmp_path).calibration == (caption,)
     assert read_query_release(tmp_path).calibration == ()
