@@ -17,8 +17,7 @@ from api.problem_details import MEDIA_TYPE
 from api.request_paths import PREFIX
 from api.security.route_scopes import SECURITY_SCHEMES
 from cinestrata_schemas.problems import Problem
-from cinestrata_schemas.tasks import AppendSpec, TaskEvent, TaskSpec
-from cinestrata_schemas.uploads import PreviewRequest
+from cinestrata_schemas.tasks import AppendSpec, PreviewRequest, TaskEvent, TaskSpec
 from service.core.errors import CinestrataError, TaskInterruption
 
 _SCHEMA_REF = "#/components/schemas/{model}"

@@ -12,8 +12,14 @@ from api.dependencies import PageLinkDep, QueryDep
 from api.openapi import UNCHANGED
 from api.query_parameters import NoParameters, ReleaseListParameters, ShardListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
-from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
+from cinestrata_schemas.library import (
+    LibraryStatus,
+    RecallMatrix,
+    ReleasePage,
+    ServeOutcome,
+    ServeSpec,
+    ShardPage,
+)
 from service.library import library_listing, release_serving
 from service.library.library_status import library_status
 from service.library.recall_cells import read_measures_version

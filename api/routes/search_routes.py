@@ -19,10 +19,10 @@ from api.query_parameters import (
 )
 from api.request_threads import run_search
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.explanations import QueryReport
 from cinestrata_schemas.search import (
     CaptionsResponse,
     ClipSearchResponse,
+    QueryReport,
     SearchBatch,
     SearchBatchResponse,
     SearchQuery,

@@ -19,7 +19,7 @@ from api.dependencies import parse_json
 from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
+from cinestrata_schemas.tasks import PreviewRequest, UploadPreview
 from service.access import audit_log
 from service.core import request_limits
 from service.core.errors import (

@@ -23,8 +23,7 @@ from api.query_parameters import (
 )
 from api.remote_playback import remote_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
-from cinestrata_schemas.explanations import ResultExplanation
-from cinestrata_schemas.search import SimilarVideosResponse
+from cinestrata_schemas.search import ResultExplanation, SimilarVideosResponse
 from cinestrata_schemas.videos import (
     DeletionResult,
     FeedbackDetails,

@@ -9,8 +9,7 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import TaskKind
-from cinestrata_schemas.library import ShardPage, ShardSummary
-from cinestrata_schemas.releases import ReleasePage, ReleaseSummary
+from cinestrata_schemas.library import ReleasePage, ReleaseSummary, ShardPage, ShardSummary
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text

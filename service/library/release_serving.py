@@ -18,8 +18,8 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.library import DomainChange, PinnedRelease, ServedChange, ServeOutcome
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.releases import DomainChange, PinnedRelease, ServedChange, ServeOutcome
 from cinestrata_schemas.webhooks import ServedReleaseFacts
 from index.errors import ReleaseCorrupt, ShardStoreError
 from index.files.manifest_format import Manifest

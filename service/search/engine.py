@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from cinestrata_schemas.explanations import QueryReport, ResultExplanation
 from cinestrata_schemas.search import (
     MAX_BATCH_QUERIES,
     CaptionsResponse,
     ClipSearchResponse,
+    QueryReport,
+    ResultExplanation,
     SearchQuery,
     SearchResponse,
     SimilarVideosResponse,

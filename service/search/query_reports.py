@@ -21,8 +21,7 @@ from sqlalchemy import ColumnElement, String, cast, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import QueryMode
-from cinestrata_schemas.explanations import FirstResultShare, QueryOutcome, QueryReport
-from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.search import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
 from index.arrays import batches
 from index.errors import ShardStoreError
 from index.hits import Hit

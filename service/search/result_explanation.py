@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cinestrata_schemas.explanations import QueryWord, ResultExplanation
-from cinestrata_schemas.search import MatchedText, MomentMatch
+from cinestrata_schemas.search import MatchedText, MomentMatch, QueryWord, ResultExplanation
 from index.arrays import Vectors
 from index.hits import Hit
 from models.routing.router import distinct_tokens

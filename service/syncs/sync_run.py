@@ -14,8 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from cinestrata_schemas.syncs import SyncCounts
-from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
-from cinestrata_schemas.uploads import OmittedPath
+from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import VideoSummary
 from index.arrays import batches
 from service.access.audit_log import Actor, acting_as

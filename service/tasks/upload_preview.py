@@ -14,14 +14,15 @@ from pathlib import PurePosixPath
 
 from pydantic import ValidationError
 
-from cinestrata_schemas.tasks import TaskSpec, VideoSpec
-from cinestrata_schemas.uploads import (
+from cinestrata_schemas.tasks import (
     CaptionTable,
     LocalFile,
     OmittedPath,
     PreviewProblem,
     PreviewRequest,
+    TaskSpec,
     UploadPreview,
+    VideoSpec,
 )
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput

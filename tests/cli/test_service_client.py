@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
-from cinestrata_schemas.releases import ServeSpec
+from cinestrata_schemas.library import ServeSpec
 from cli.service_client import ServiceClient
 from service.core.settings import Settings
 from tests.api.browser import serve

@@ -7,35 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from cinestrata_client.requests import Pages, operation
-from cinestrata_schemas import (
-    access,
-    explanations,
-    library,
-    operations,
-    releases,
-    syncs,
-    tasks,
-    uploads,
-    videos,
-    webhooks,
-)
-from cinestrata_schemas.choice_types import (
-    ActorKind,
-    EffectiveSplit,
-    QueryMode,
-    ReleaseSort,
-    SearchScope,
-    ShardSort,
-    TaskKind,
-    TaskSort,
-    TaskState,
-    TimeSort,
-    Verdict,
-    VideoSort,
-    VideoStatus,
-)
+from cinestrata_schemas import access, choice_types, library, operations, syncs, tasks, videos, webhooks
 from cinestrata_schemas.search import (
     CaptionsResponse,
+    QueryReport,
+    ResultExplanation,
     SearchBatch,
     SearchBatchResponse,
     SearchResponse,
@@ -61,13 +37,13 @@ class Operations:
         self,
         *,
         cursor: str | None = None,
-        state: Sequence[TaskState] | None = None,
-        kind: TaskKind | None = None,
+        state: Sequence[choice_types.TaskState] | None = None,
+        kind: choice_types.TaskKind | None = None,
         into: str | None = None,
         method: str | None = None,
         text: str | None = None,
         searched: bool | None = None,
-        sort: TaskSort | None = None,
+        sort: choice_types.TaskSort | None = None,
         limit: int | None = None,
     ) -> list[tasks.TaskDetails]:
         """List tasks, by default in queue order."""
@@ -116,10 +92,10 @@ class Operations:
         *,
         cursor: str | None = None,
         limit: int | None = None,
-        status: VideoStatus | None = None,
-        split: EffectiveSplit | None = None,
+        status: choice_types.VideoStatus | None = None,
+        split: choice_types.EffectiveSplit | None = None,
         text: str | None = None,
-        sort: VideoSort | None = None,
+        sort: choice_types.VideoSort | None = None,
         task: str | None = None,
     ) -> videos.VideoPage:
         """List videos in pages."""
@@ -144,7 +120,7 @@ class Operations:
         video_id: str,
         *,
         k: int | None = None,
-        scope: SearchScope | None = None,
+        scope: choice_types.SearchScope | None = None,
         min_score: float | None = None,
     ) -> SimilarVideosResponse:
         """Find the videos most similar to a library video, by their stored vectors."""
@@ -163,10 +139,10 @@ class Operations:
         arrived_before: datetime | None = None,
         where: Mapping[str, Any] | str | None = None,
         min_score: float | None = None,
-        mode: QueryMode | None = None,
+        mode: choice_types.QueryMode | None = None,
         routes: str | None = None,
         moments: int | None = None,
-    ) -> explanations.ResultExplanation:
+    ) -> ResultExplanation:
         """Explain a video's score for a query: cosine, routing evidence, confidence and rank."""
 
     @operation("GET", "/videos/{video_id}/thumbnail")
@@ -188,7 +164,7 @@ class Operations:
         arrived_before: datetime | None = None,
         where: Mapping[str, Any] | str | None = None,
         min_score: float | None = None,
-        mode: QueryMode | None = None,
+        mode: choice_types.QueryMode | None = None,
         routes: str | None = None,
         moments: int | None = None,
         min_confidence: float | None = None,
@@ -207,7 +183,7 @@ class Operations:
 
     @operation("GET", "/videos/{video_id}/captions")
     def describe_video(
-        self, video_id: str, *, k: int | None = None, scope: SearchScope | None = None
+        self, video_id: str, *, k: int | None = None, scope: choice_types.SearchScope | None = None
     ) -> CaptionsResponse:
         """Find the library captions that describe a video best, each with the video it belongs to."""
 
@@ -225,10 +201,10 @@ class Operations:
         limit: int | None = None,
         video_id: str | None = None,
         text: str | None = None,
-        verdict: Verdict | None = None,
+        verdict: choice_types.Verdict | None = None,
         caller: str | None = None,
         own: bool | None = None,
-        sort: TimeSort | None = None,
+        sort: choice_types.TimeSort | None = None,
     ) -> videos.FeedbackPage:
         """List feedback in pages, newest first by default."""
 
@@ -239,7 +215,7 @@ class Operations:
     # --- Library and measures ---
 
     @operation("GET", "/tasks/{task_id}/queries")
-    def get_query_report(self, task_id: str, *, worst: int | None = None) -> explanations.QueryReport:
+    def get_query_report(self, task_id: str, *, worst: int | None = None) -> QueryReport:
         """Measure how well search finds a domain's videos by their captions."""
 
     @operation("GET", "/forgetting")
@@ -264,7 +240,7 @@ class Operations:
         cursor: str | None = None,
         limit: int | None = None,
         text: str | None = None,
-        sort: ShardSort | None = None,
+        sort: choice_types.ShardSort | None = None,
     ) -> library.ShardPage:
         """List published shards in pages, with domain, size and faults."""
 
@@ -278,20 +254,20 @@ class Operations:
         kind: str | None = None,
         method: str | None = None,
         current: bool | None = None,
-        sort: ReleaseSort | None = None,
-    ) -> releases.ReleasePage:
+        sort: choice_types.ReleaseSort | None = None,
+    ) -> library.ReleasePage:
         """List releases in pages, with method, kind and size."""
 
     @operation("POST", "/releases/{release_id}/serve")
     def serve_release(
-        self, release_id: str, *, body: releases.ServeSpec | None = None
-    ) -> releases.ServeOutcome:
+        self, release_id: str, *, body: library.ServeSpec | None = None
+    ) -> library.ServeOutcome:
         """Serve another release, and return the domains that become searchable or unsearchable."""
 
     # --- Uploads ---
 
     @operation("POST", "/uploads/preview")
-    def preview_upload(self, body: uploads.PreviewRequest) -> uploads.UploadPreview:
+    def preview_upload(self, body: tasks.PreviewRequest) -> tasks.UploadPreview:
         """Preview the task that selected files would become: its videos, captions and problems."""
 
     @operation("DELETE", "/uploads/{upload_id}", headers={"Tus-Resumable": "1.0.0"})
@@ -430,7 +406,7 @@ class Operations:
         cursor: str | None = None,
         limit: int | None = None,
         actor: str | None = None,
-        kind: Sequence[ActorKind] | None = None,
+        kind: Sequence[choice_types.ActorKind] | None = None,
         action: Sequence[str] | None = None,
         target: str | None = None,
         address: str | None = None,
@@ -438,7 +414,7 @@ class Operations:
         text: str | None = None,
         after: datetime | None = None,
         before: datetime | None = None,
-        sort: TimeSort | None = None,
+        sort: choice_types.TimeSort | None = None,
     ) -> access.AuditPage:
         """List the audit log in pages, newest first by default."""
 
@@ -459,7 +435,7 @@ class Operations:
     iter_tasks = Pages(list_tasks, tasks.TaskDetails)
     iter_videos = Pages(list_videos, videos.VideoSummary)
     iter_synced_files = Pages(list_synced_files, syncs.StoredFile)
-    iter_releases = Pages(list_releases, releases.ReleaseSummary)
+    iter_releases = Pages(list_releases, library.ReleaseSummary)
     iter_shards = Pages(list_shards, library.ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, access.AuditRecord)
     iter_feedback = Pages(list_feedback, videos.FeedbackDetails)

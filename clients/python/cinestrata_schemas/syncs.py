@@ -17,7 +17,7 @@ from cinestrata_schemas.model_types import (
     Uri,
     optional,
 )
-from cinestrata_schemas.uploads import OmittedPath
+from cinestrata_schemas.tasks import OmittedPath
 
 MIN_SYNC_SECONDS = 60
 

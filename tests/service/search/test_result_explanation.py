@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cinestrata_schemas.explanations import ResultExplanation
-from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.search import ResultExplanation, SearchQuery
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
-from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
+from cinestrata_schemas.tasks import AppendSpec, PreviewRequest, TaskSpec, UploadPreview, VideoSpec
 from service.core import request_limits
 from service.core.errors import InsufficientStorage, InvalidInput, NotFound, TooLarge
 from service.core.settings import settings

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from cinestrata_schemas.explanations import QueryReport
+from cinestrata_schemas.search import QueryReport
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from models.releases.measured_fold import MeasuredFold, caption_digest

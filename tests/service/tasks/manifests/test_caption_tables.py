@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cinestrata_schemas.tasks import VideoSpec
-from cinestrata_schemas.uploads import LocalFile, LocalText, PreviewRequest
+from cinestrata_schemas.tasks import LocalFile, LocalText, PreviewRequest, VideoSpec
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 from service.syncs.source_listing import list_source
