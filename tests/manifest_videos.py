@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
-from service.tasks.manifests.manifest_parser import ManifestEntries, read_rows
+from service.tasks.manifests.caption_tables import ManifestEntries, read_rows
 
 
 def parse_manifest(stream: BinaryIO, name: str, encoding: str = "utf-8") -> list[VideoSpec]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from benchmarks.errors import ProtocolError
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_parser import read_rows
+from service.tasks.manifests.caption_tables import read_rows
 
 
 class ManifestEntry(BaseModel):

@@ -23,7 +23,7 @@ from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
 from media.sources.media_source import is_source_uri
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
+from service.tasks.manifests.caption_tables import MANIFEST_NAMES
 
 _MAX_LISTED = 20
 

@@ -19,9 +19,8 @@ from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
 from service.syncs.source_listing import local_files, remote_files
 from service.syncs.sync_plan import SourceFiles, shown_path
-from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, VideoListing
-from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
+from service.tasks.manifests.caption_tables import MANIFEST_NAMES, TABLE_SUFFIXES, TYPED_MANIFEST_NAMES
+from service.tasks.manifests.folder_videos import FolderVideos, VideoListing, list_folder_videos
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 if TYPE_CHECKING:

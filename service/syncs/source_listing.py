@@ -19,13 +19,13 @@ from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
 from service.syncs.sync_plan import SourceFile, SourceFiles, folder_device, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
+from service.tasks.manifests.caption_tables import require_text_table
 from service.tasks.manifests.folder_videos import (
     FolderVideos,
     RemoteVideos,
     list_folder_videos,
     list_remote_videos,
 )
-from service.tasks.manifests.manifest_parser import require_text_table
 
 _MAX_LISTED = 20
 

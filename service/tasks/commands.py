@@ -101,7 +101,7 @@ def create_task_from_archive(
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
-    """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.manifest_parser``).
+    """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.caption_tables``).
 
     An error leaves no files behind. The exception is a commit that the catalog did not confirm: the task may be stored,
     so its files stay until ``uploaded_videos.sweep_uploads`` finds that it is not.

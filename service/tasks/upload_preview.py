@@ -29,8 +29,12 @@ from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.storage.library_backbone import default_method
 from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
-from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, CaptionTables, find_tables
-from service.tasks.manifests.manifest_parser import FULL_MANIFEST_NAMES
+from service.tasks.manifests.caption_tables import (
+    FULL_MANIFEST_NAMES,
+    TABLE_SUFFIXES,
+    CaptionTables,
+    find_tables,
+)
 from service.tasks.manifests.side_files import (
     SideFileNames,
     SideFiles,

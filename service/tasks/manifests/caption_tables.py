@@ -1,32 +1,59 @@
-"""Read a folder's caption tables and side files. One that cannot be read is left out by name, and stops nothing."""
+"""Read caption tables: which files of a folder are tables, their formats, and the videos that their rows name.
+
+The content selects the format, not the file name: JSON or JSON lines in the formats of
+:mod:`service.tasks.manifests.caption_formats`, or a delimited table with the columns described in
+:mod:`service.tasks.manifests.video_tables`. If a video has several rows, their captions are merged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Any, BinaryIO
 
+from pydantic import ValidationError
+
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.videos import Cue
 from media.sources.media_source import is_source_uri
-from service.core.errors import FieldError, InvalidInput
-from service.tasks.manifests.manifest_parser import ManifestEntries, read_rows
-from service.tasks.manifests.side_files import (
-    UNREADABLE,
-    SideFileNames,
-    SideFiles,
-    add_caption_from_name,
-    add_subtitles,
-    explain_error,
-    read_sidecars,
+from service.core import request_limits
+from service.core.errors import InvalidInput
+from service.tasks.ingestion_checks import storage_problem
+from service.tasks.manifests.caption_formats import Rows, read_document_rows, recognize
+from service.tasks.manifests.side_files import UNREADABLE, SideFileNames, SideFiles, explain_error
+from service.tasks.manifests.subtitle_files import SPEECH_COLUMNS
+from service.tasks.manifests.text_files import (
+    check_encoding,
+    parse_json,
+    peek_line,
+    read_document,
+    read_lines,
+    read_text,
 )
 from service.tasks.manifests.video_files import SYSTEM, FileMatcher, find_omission
-from service.tasks.manifests.video_tables import TYPED_SUFFIXES
+from service.tasks.manifests.video_tables import (
+    TYPED_SUFFIXES,
+    find_delimiter,
+    has_files,
+    is_lsmdc,
+    read_delimited_table,
+    split_header,
+)
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # next to videos; they need not name all of them
+MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", *CAPTION_TABLE_NAMES)
+TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
+FULL_MANIFEST_NAMES = (*MANIFEST_NAMES[:3], *TYPED_MANIFEST_NAMES)  # these list all videos of their folder
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_CUES = 1_000_000  # over all videos
+_MAX_VALUES = 64  # of a data set's column for one video
+_MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON request
 _REASONS = ("not found", "", "several files have this name")  # by the number of files that match a row
 _MAX_MISSING = 100_000
 _MAX_NAMED = 3
@@ -39,10 +66,10 @@ def find_tables(
 
     Files that are not part of the folder, JSON sidecar files and spreadsheet lock files are skipped.
     """
-    found = list(paths)
-    tables = [path for path in found if path.lower().endswith(suffixes) and find_omission(path) is None]
+    paths = list(paths)
+    tables = [path for path in paths if path.lower().endswith(suffixes) and find_omission(path) is None]
     has_json = any(path.lower().endswith(".json") for path in tables)
-    side_files = SideFileNames(found).side_files if has_json else ()
+    side_files = SideFileNames(paths).side_files if has_json else ()
     return [
         path
         for path in tables
@@ -51,18 +78,186 @@ def find_tables(
     ]
 
 
-@dataclass(frozen=True)
-class CaptionTableSummary:
-    """A table that was read.
+def require_text_table(name: str, field: str) -> None:
+    """Refuse typed tables, whose parsers use unbounded memory; raise InvalidInput."""
+    if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
+        reason = "the memory for a Parquet file or spreadsheet is not bounded by its size"
+        raise InvalidInput.at(
+            field, f"Cinestrata doesn't read {name!r}: {reason}.", "Convert it to CSV or JSONL."
+        )
+
+
+@dataclass
+class CaptionTable:
+    """A manifest or caption table.
 
     Attributes:
-        videos: Number of files that it names.
+        rows: Location and unvalidated fields of each video, as in ``POST /tasks``.
+        is_partial: Whether the table may list videos that are missing, as data sets do.
+        is_description: Whether the file only describes a data set and has no videos.
+        videos: Number of files that it names, once its rows have been read.
     """
 
     path: str
     format: str
-    delimiter: str | None
-    videos: int
+    rows: Rows
+    is_partial: bool = False
+    delimiter: str | None = None
+    is_description: bool = False
+    videos: int = 0
+
+
+def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTable:
+    """Recognize a manifest's format and read its rows; raise InvalidInput."""
+    require_text_table(name, name)
+    check_encoding(encoding)
+    text = read_text(stream, name)
+    line = peek_line(text, name)
+    if line.lstrip()[:1] not in (b"{", b"["):
+        return _read_table(text, line, name, encoding)
+    first = _parse_object(line.decode(encoding, "replace")) if line.lstrip()[:1] == b"{" else None
+    known = None if first is None else recognize(first, name)
+    if known is None or known.layout != "objects":
+        document = read_document(text, name, encoding)
+        known = recognize(document, name)
+        rows = read_document_rows(known, document, name)
+        first = document[0] if isinstance(document, list) else document
+    else:
+        numbered = enumerate(read_lines(text, name, encoding), 1)
+        lines = ((f"{name}:{n}", parse_json(line, name, n)) for n, line in numbered if line.strip())
+        rows = known.read(lines, name) if known.read else iter(())
+    is_partial = known.is_partial or (isinstance(first, dict) and not has_files(first))
+    return CaptionTable(name, known.name, rows, is_partial, is_description=known.read is None)
+
+
+def _read_table(text: bytes, line: bytes, name: str, encoding: str) -> CaptionTable:
+    header = next(iter(line.decode("utf-8", "replace").splitlines()), "")
+    rows = read_delimited_table(read_lines(text, name, encoding), name)
+    if is_lsmdc(header):
+        return CaptionTable(name, "LSMDC", rows, True, "\t")
+    delimiter = find_delimiter(header)
+    if split_header(header.strip(), delimiter) == SPEECH_COLUMNS:
+        return CaptionTable(name, "speech recognized by Whisper", iter(()), is_description=True)
+    return CaptionTable(name, "table", rows, not has_files(split_header(header, delimiter)), delimiter)
+
+
+def _parse_object(line: str) -> dict[str, Any] | None:
+    """Parse the object on a line; None if the line is only part of a JSON document."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The rows of a video so far.
+
+    Captions and transcript texts are dictionary keys, so that merging a row does not copy the previous ones.
+    """
+
+    location: str
+    video: VideoSpec  # the first row, with what later ones add
+    captions: dict[str, None]
+    transcript: dict[tuple[float, float, str], Cue]
+
+
+class ManifestEntries:
+    """Collects videos from manifests, in the order of their first rows. Rows for the same file become one video."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._metadata_bytes = 0
+        self._cues = 0
+
+    def add(self, location: str, fields: Any, *, is_partial: bool = False) -> None:
+        """Add a row's video.
+
+        Args:
+            is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
+                those of a previous row become lists.
+
+        Raises:
+            InvalidInput: A field is invalid, a file has too many captions, a row contradicts a previous one, or the
+                rows name more videos than a task may have.
+        """
+        try:
+            video = VideoSpec.model_validate(fields)
+        except ValidationError as error:
+            first = InvalidInput.from_pydantic(error.errors()).errors[0]
+            raise InvalidInput.at(
+                f"{location}.{first.field}", first.message, "Write it as in the body of a new task."
+            ) from None
+        if _CONTROL.search(video.uri):
+            raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
+        texts = {"captions": video.captions, "transcript": [cue.text for cue in video.transcript]}
+        for field, value in {**texts, "metadata": video.metadata or {}}.items():
+            if problem := storage_problem(value):
+                raise InvalidInput.at(f"{location}.{field}", problem, "Use plain JSON values only.")
+        self._check_metadata(location, video.metadata)
+        self._cues += len(video.transcript)
+        if self._cues > _MAX_CUES:
+            message = f"The transcripts in the manifest have more than {_MAX_CUES} texts."
+            raise InvalidInput.at(f"{location}.transcript", message, "Split the manifest.")
+        uri = video.uri.removeprefix("./") or video.uri
+        cues = {(cue.start, cue.end, cue.text): cue for cue in video.transcript}
+        entry = _Entry(location, video, dict.fromkeys(video.captions), cues)
+        if earlier := self._entries.get(uri):
+            _merge(uri, earlier, entry, is_partial)
+            entry = earlier
+        elif len(self._entries) >= (limit := request_limits.MAX_VIDEOS_PER_TASK):
+            message = f"The previous rows name {limit} other videos, which is the limit."
+            hint = f"Post at most {limit} videos, and append the others to the domain."
+            raise InvalidInput.at(location, message, hint)
+        if len(entry.captions) > request_limits.MAX_CAPTIONS:
+            message = f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions."
+            raise InvalidInput.at(location, message, "Remove some of them.")
+        self._entries[uri] = entry
+
+    def videos(self) -> list[VideoSpec]:
+        """Build the videos."""
+        for uri, entry in self._entries.items():
+            entry.video.uri, entry.video.captions = uri, list(entry.captions)
+            if entry.transcript:
+                entry.video.transcript = list(entry.transcript.values())
+        return [entry.video for entry in self._entries.values()]
+
+    def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
+        """Limit the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
+        size = len(json.dumps(metadata, ensure_ascii=False).encode()) if metadata else 0
+        self._metadata_bytes += size
+        if size > request_limits.MAX_METADATA_BYTES:
+            hint = f"Keep it below {request_limits.MAX_METADATA_BYTES} bytes as JSON."
+            raise InvalidInput.at(f"{location}.metadata", f"It takes {size} bytes.", hint)
+        if self._metadata_bytes > _MAX_METADATA_BYTES:
+            message = f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes."
+            raise InvalidInput.at(f"{location}.metadata", message, "Split the manifest.")
+
+
+def _merge(uri: str, earlier: _Entry, entry: _Entry, is_partial: bool) -> None:
+    """Merge a row into the previous rows of its video; raise InvalidInput."""
+    first, added = earlier.video, entry.video
+
+    def check_equal(field: str, before: object, value: object) -> None:
+        if None not in (before, value) and before != value:
+            message = f"{field[:80]!r} of {uri!r} differs from its row at {earlier.location}."
+            hint = "Repeat the same ID, split and metadata, or omit them."
+            raise InvalidInput.at(entry.location, message, hint)
+
+    check_equal("id", first.id, added.id)
+    check_equal("split", first.split, added.split)
+    first.id, first.split = first.id or added.id, first.split or added.split
+    first.metadata = added.metadata if first.metadata is None else first.metadata
+    for key, value in (added.metadata or {}).items():
+        before = (first.metadata or {}).setdefault(key, value)
+        values = before if isinstance(before, list) else [before]
+        if not is_partial or not isinstance(value, str):
+            check_equal(key, before, value)
+        elif first.metadata and value not in values and len(values) < _MAX_VALUES:
+            first.metadata[key] = [*values, value]
+    earlier.captions.update(entry.captions)
+    earlier.transcript.update(entry.transcript)
 
 
 class CaptionTables:
@@ -83,7 +278,7 @@ class CaptionTables:
         self._list_files = list_files
         self._is_searched = is_searched
         self._entries = ManifestEntries()
-        self.tables: list[CaptionTableSummary] = []
+        self.tables: list[CaptionTable] = []
         self.rows = 0
         self.missing: dict[str, str] = {}
         self.unused: dict[str, str] = {}
@@ -111,16 +306,16 @@ class CaptionTables:
                 if table.is_partial or self._is_searched:
                     if table.is_partial:
                         uri = self._clip_id(uri, fields.get("metadata"), folder)
-                    found = self._matcher.find(uri, folder)
-                    reason = _REASONS[len(found)]
-                    if len(found) == 1 and named.setdefault(found[0], uri) != uri:
+                    matches = self._matcher.find(uri, folder)
+                    reason = _REASONS[len(matches)]
+                    if len(matches) == 1 and named.setdefault(matches[0], uri) != uri:
                         reason = "another row names the same file"
                     if reason:
                         missing.append(uri)
                         if len(self.missing) < _MAX_MISSING:
                             self.missing[uri] = reason
                         continue
-                    uri = found[0]
+                    uri = matches[0]
                 elif folder:
                     uri = str(PurePosixPath(folder, uri))
                 fields = {**fields, "uri": uri}
@@ -139,9 +334,8 @@ class CaptionTables:
             )
         if not named and not missing:
             raise InvalidInput.at(path, "It lists no videos.", "Write one video per line.")
-        self.tables.append(
-            CaptionTableSummary(path, table.format, table.delimiter, len(named) + len(missing))
-        )
+        table.videos = len(named) + len(missing)
+        self.tables.append(table)
 
     def _clip_id(self, uri: str, metadata: Any, folder: str) -> str:
         """Add a row's start and end to its ID, as in the names of MSVD's clips, unless only the whole video exists."""
@@ -158,105 +352,32 @@ class CaptionTables:
         return self._entries.videos()
 
 
-@dataclass(frozen=True)
-class VideoListing:
-    """The videos in a folder or manifest.
+def read_tables(
+    manifest: str | None, list_files: Callable[[], Sequence[str]], side_files: SideFiles
+) -> CaptionTables:
+    """Read a manifest, which must be valid, or the tables in a folder. One that is invalid is left out by name.
 
-    Attributes:
-        base: Folder that the URIs are relative to.
-        videos: The videos; their files may be missing.
-        left_out: Why files cannot be used, by path: videos that are not listed, tables, and sidecar files of listed
-            videos. A path that ends with a slash is a folder that is not listed.
-        omitted: Why paths are not part of the folder, such as hidden files.
-        without_row: Paths of videos that the folder's caption tables do not mention.
-        missing: Why table rows were left out: they match no file, or several.
-        formats: Format of each caption table or manifest by its path.
-        notes: What else is worth knowing about files: detected encodings, and files that are not used.
-    """
-
-    base: Any
-    videos: Sequence[VideoSpec]
-    left_out: Mapping[str, FieldError]
-    omitted: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    without_row: Sequence[str] = field(default=(), kw_only=True)
-    missing: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    formats: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    notes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-
-    def require_all(self) -> None:
-        """Raise InvalidInput if any file was left out."""
-        if self.left_out:
-            raise InvalidInput.of(list(self.left_out.values()))
-
-
-@dataclass
-class FolderReader:
-    """Reads a folder's tables, and its videos with their sidecar files.
-
-    Attributes:
+    Args:
         list_files: Lists the paths of all files.
-        check_file: Raises an error for a video file that cannot be used.
-        side_files: Opens sidecar files, and tables; tables are UTF-8 without an encoding. Also collects what is left
-            out, and notes.
+        side_files: Opens the tables, which are UTF-8 without an encoding; also collects what is left out, and notes.
     """
-
-    list_files: Callable[[], Sequence[str]]
-    check_file: Callable[[str], object]
-    side_files: SideFiles
-
-    def read_tables(self, manifest: str | None) -> CaptionTables:
-        """Read a manifest, which must be valid, or the tables in the folder."""
-        names = find_tables(self.list_files()) if manifest is None else [manifest]
-        files = self.side_files
-        while True:
-            tables = CaptionTables(self.list_files)
-            for name in (name for name in names if name not in files.left_out):
-                rows = tables.rows
-                try:
-                    with files.open(name) as stream:
-                        tables.add(name, stream, files.encoding or "utf-8")
-                except UNREADABLE as error:
-                    if manifest is not None:
-                        raise
-                    files.left_out[name] = explain_error(name, error)
-                    if tables.rows > rows:
-                        break  # read the others again, without the rows before the error
-            else:
-                files.notes.update(tables.unused)
-                if manifest is None:
-                    unused = SideFileNames(self.list_files()).unused
-                    files.notes.update(dict.fromkeys(unused, "belongs to no video, and is not used"))
-                return tables
-
-    def read_videos(
-        self,
-        rows: Iterable[tuple[str, VideoSpec]],
-        names: Iterable[str],
-        no_videos: FieldError,
-        captions_from_names: bool,
-        report_progress: Callable[[], object] = lambda: None,
-    ) -> list[VideoSpec]:
-        """Read the videos of tables and the others, by path; raise ``no_videos`` if none can be used."""
-        files = self.side_files
-        videos: list[VideoSpec] = []
-        for name, row in chain(rows, ((name, None) for name in names)):
-            report_progress()
+    names = find_tables(list_files()) if manifest is None else [manifest]
+    while True:
+        tables = CaptionTables(list_files)
+        for name in (name for name in names if name not in side_files.left_out):
+            rows = tables.rows
             try:
-                if row is None:
-                    self.check_file(name)
-                video = read_sidecars(name, files) if row is None else add_subtitles(row, name, files)
-                videos.append(add_caption_from_name(video) if captions_from_names else video)
+                with side_files.open(name) as stream:
+                    tables.add(name, stream, side_files.encoding or "utf-8")
             except UNREADABLE as error:
-                files.left_out[name] = explain_error(name, error)
-        if not videos:
-            raise InvalidInput.of([*files.left_out.values(), no_videos])
-        return videos
-
-    def describe(self, tables: CaptionTables, names: Iterable[str]) -> dict[str, Any]:
-        """Describe the tables, and the videos ``names`` that have no row, for a :class:`VideoListing`."""
-        return {
-            "without_row": [n for n in names if n not in self.side_files.left_out] if tables.tables else (),
-            "missing": tables.missing,
-            "formats": {table.path: table.format for table in tables.tables},
-            "notes": self.side_files.notes,
-        }
+                if manifest is not None:
+                    raise
+                side_files.left_out[name] = explain_error(name, error)
+                if tables.rows > rows:
+                    break  # read the others again, without the rows before the error
+        else:
+            side_files.notes.update(tables.unused)
+            if manifest is None:
+                unused = SideFileNames(list_files()).unused
+                side_files.notes.update(dict.fromkeys(unused, "belongs to no video, and is not used"))
+            return tables

@@ -6,13 +6,13 @@ import io
 import os
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 from urllib.parse import quote
 
 from cinestrata_schemas.tasks import VideoSpec
@@ -24,14 +24,26 @@ from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.library_paths import UPLOAD_FOLDER
 from service.storage.video_access import SourceReader
-from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, FolderReader, VideoListing
-from service.tasks.manifests.manifest_parser import (
+from service.tasks.manifests.caption_tables import (
     FULL_MANIFEST_NAMES,
     MANIFEST_NAMES,
+    TABLE_SUFFIXES,
     TYPED_MANIFEST_NAMES,
+    CaptionTables,
+    read_tables,
     require_text_table,
 )
-from service.tasks.manifests.side_files import SIDECAR_SUFFIXES, SUBTITLE_SUFFIXES, SideFileNames, SideFiles
+from service.tasks.manifests.side_files import (
+    SIDECAR_SUFFIXES,
+    SUBTITLE_SUFFIXES,
+    UNREADABLE,
+    SideFileNames,
+    SideFiles,
+    add_caption_from_name,
+    add_subtitles,
+    explain_error,
+    read_sidecars,
+)
 from service.tasks.manifests.text_files import check_encoding
 from service.tasks.manifests.video_files import (
     NO_VIDEOS_HINT,
@@ -42,12 +54,81 @@ from service.tasks.manifests.video_files import (
 )
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
-_FILES = (
-    *VIDEO_SUFFIXES,
-    *TABLE_SUFFIXES,
-    *SIDECAR_SUFFIXES,
-    *SUBTITLE_SUFFIXES,
-)  # other broken links may have led to folders
+# Other broken links may have led to folders.
+_FILES = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES, *SUBTITLE_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class VideoListing:
+    """The videos in a folder or manifest.
+
+    Attributes:
+        base: Folder that the URIs are relative to.
+        videos: The videos; their files may be missing.
+        left_out: Why files cannot be used, by path: videos that are not listed, tables, and sidecar files of listed
+            videos. A path that ends with a slash is a folder that is not listed.
+        omitted: Why paths are not part of the folder, such as hidden files.
+        without_row: Paths of videos that the folder's caption tables do not mention.
+        missing: Why table rows were left out: they match no file, or several.
+        formats: Format of each caption table or manifest by its path.
+        notes: What else is worth knowing about files: detected encodings, and files that are not used.
+    """
+
+    base: Any
+    videos: Sequence[VideoSpec]
+    left_out: Mapping[str, FieldError]
+    omitted: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    without_row: Sequence[str] = field(default=(), kw_only=True)
+    missing: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    formats: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    notes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    def require_all(self) -> None:
+        """Raise InvalidInput if any file was left out."""
+        if self.left_out:
+            raise InvalidInput.of(list(self.left_out.values()))
+
+
+def _read_videos(
+    rows: Iterable[tuple[str, VideoSpec]],
+    names: Sequence[str],
+    no_videos: FieldError,
+    *,
+    tables: CaptionTables,
+    side_files: SideFiles,
+    check_file: Callable[[str], object],
+    captions_from_names: bool,
+    report_progress: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Read the videos of tables, by path, and the others, ``names``; raise ``no_videos`` if none can be used.
+
+    Args:
+        check_file: Raises an error for a video file that cannot be used.
+
+    Returns:
+        The fields of a :class:`VideoListing`.
+    """
+    left_out = side_files.left_out
+    videos: list[VideoSpec] = []
+    for name, row in chain(rows, ((name, None) for name in names)):
+        report_progress()
+        try:
+            if row is None:
+                check_file(name)
+            video = read_sidecars(name, side_files) if row is None else add_subtitles(row, name, side_files)
+            videos.append(add_caption_from_name(video) if captions_from_names else video)
+        except UNREADABLE as error:
+            left_out[name] = explain_error(name, error)
+    if not videos:
+        raise InvalidInput.of([*left_out.values(), no_videos])
+    return {
+        "videos": videos,
+        "left_out": left_out,
+        "without_row": [name for name in names if name not in left_out] if tables.tables else (),
+        "missing": tables.missing,
+        "formats": {table.path: table.format for table in tables.tables},
+        "notes": side_files.notes,
+    }
 
 
 @dataclass(frozen=True)
@@ -94,27 +175,30 @@ def list_folder_videos(
     manifest = path if path.is_file() else find_manifest(path, FULL_MANIFEST_NAMES)
     base = path if manifest is None else manifest.parent
     walk = cache(partial(_walk, base, root, report_progress))
-    found = walk() if manifest is None else _FolderFiles()
+    content = walk() if manifest is None else _FolderFiles()
     side_files = SideFiles(
         partial(_find_side_files, base, cache(_name_side_files)),
         lambda name: _open_inside(base / name, root),
         encoding,
         is_strict=False,
-        left_out=found.left_out,
+        left_out=content.left_out,
     )
-    reader = FolderReader(lambda: walk().names, lambda name: _check_file(base / name, name), side_files)
-    tables = reader.read_tables(manifest.name if manifest else None)
+    tables = read_tables(manifest.name if manifest else None, lambda: walk().names, side_files)
     rows = tables.videos()
-    files = _without_row(path, found.videos, rows)
-    others = ["uploaded videos, which belong to their own domains"] if found.uploaded else []
-    others += [f"{reason} files" for reason in dict.fromkeys(found.omitted.values())]
+    others = ["uploaded videos, which belong to their own domains"] if content.uploaded else []
+    others += [f"{reason} files" for reason in dict.fromkeys(content.omitted.values())]
     has_only = f"only {' and '.join(others)}" if others else "no videos"
-    no_videos = FieldError(str(path), f"The folder has {has_only}.", NO_VIDEOS_HINT)
-    named = ((row.uri, row) for row in rows)
-    videos = reader.read_videos(named, files, no_videos, captions_from_names, report_progress)
-    return FolderVideos(
-        base, videos, found.left_out, found.uploaded, omitted=found.omitted, **reader.describe(tables, files)
+    read = _read_videos(
+        ((row.uri, row) for row in rows),
+        _without_row(path, content.videos, rows),
+        FieldError(str(path), f"The folder has {has_only}.", NO_VIDEOS_HINT),
+        tables=tables,
+        side_files=side_files,
+        check_file=lambda name: _check_file(base / name, name),
+        captions_from_names=captions_from_names,
+        report_progress=report_progress,
     )
+    return FolderVideos(base, uploaded=content.uploaded, omitted=content.omitted, **read)
 
 
 def find_manifest(folder: Path, names: Sequence[str] = MANIFEST_NAMES + TYPED_MANIFEST_NAMES) -> Path | None:
@@ -145,8 +229,8 @@ def _name_side_files(folder: Path) -> SideFileNames:
 
 def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], name: str) -> list[str]:
     place, name = os.path.split(name)
-    found = (os.path.join(place, each) for each in list_names(folder / place).find(name))
-    return [path for path in found if (folder / path).is_file()]
+    paths = (os.path.join(place, each) for each in list_names(folder / place).find(name))
+    return [path for path in paths if (folder / path).is_file()]
 
 
 def _check_file(path: Path, name: str) -> None:
@@ -287,51 +371,41 @@ def list_remote_videos(
     """
     try:
         check_encoding(encoding or "utf-8")
-        return _list(source, reader, encoding, captions_from_names, report_progress)
+        named = SourceUri.parse(source)
+        is_table = named.segments[-1].lower().endswith((*TABLE_SUFFIXES, *TYPED_SUFFIXES))
+        manifest = named.segments[-1] if is_table else None
+        folder = source.partition("?")[0] if named.port is not None else source
+        base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
+        files: dict[str, ListedFile] | None = None
+        if manifest is None or named.port is None:
+            files = {file.name: file for file in reader.list_files(base, report_progress)}
+            manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
+
+        def open_file(name: str) -> BinaryIO:
+            require_text_table(name, name)  # before the download
+            uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
+            return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
+
+        side_files = SideFiles(SideFileNames(files or ()).find, open_file, encoding, is_strict=False)
+        tables = read_tables(manifest, lambda: list(files or ()), side_files)
+        rows = tables.videos()
+        paths = [row.uri.removeprefix(base.text) for row in rows]
+        names, omitted = find_videos(sorted({*(files or ())} - {*paths}) if manifest is None else ())
+        side_files.left_out.update(unlisted := _find_unlisted(base, rows, files))
+        read = _read_videos(
+            ((path, row) for path, row in zip(paths, rows, strict=True) if row.uri not in unlisted),
+            names,
+            FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT),
+            tables=tables,
+            side_files=side_files,
+            check_file=lambda name: SourceUri.parse(base.text + name),
+            captions_from_names=captions_from_names,
+        )
+        return RemoteVideos(base, files=files, omitted=omitted, **read)
     except SourceOutage as error:
         raise SourceUnavailable(error.reason) from error
     except MediaError as error:
         raise InvalidInput.at("source", f"{error.reason}.") from error
-
-
-def _list(
-    source: str,
-    reader: SourceReader,
-    encoding: str | None,
-    captions_from_names: bool,
-    report_progress: Callable[[], object],
-) -> RemoteVideos:
-    named = SourceUri.parse(source)
-    is_table = named.segments[-1].lower().endswith((*TABLE_SUFFIXES, *TYPED_SUFFIXES))
-    manifest = named.segments[-1] if is_table else None
-    folder = source.partition("?")[0] if named.port is not None else source
-    base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
-    files: dict[str, ListedFile] | None = None
-    if manifest is None or named.port is None:
-        files = {file.name: file for file in reader.list_files(base, report_progress)}
-        manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
-
-    def open_file(name: str) -> BinaryIO:
-        require_text_table(name, name)  # before the download
-        uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
-        return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
-
-    side_files = SideFiles(SideFileNames(files or ()).find, open_file, encoding, is_strict=False)
-    folder_reader = FolderReader(
-        lambda: list(files or ()), lambda name: SourceUri.parse(base.text + name), side_files
-    )
-    tables = folder_reader.read_tables(manifest)
-    listed = tables.videos()
-    left_out = side_files.left_out
-    named_files = {row.uri.removeprefix(base.text) for row in listed}
-    names, omitted = find_videos(sorted({*(files or ())} - named_files) if manifest is None else ())
-    left_out.update(unlisted := _find_unlisted(base, listed, files))
-    paths = ((row.uri.removeprefix(base.text), row) for row in listed if row.uri not in unlisted)
-    no_videos = FieldError("source", f"There are no videos in {base.shown}.", NO_VIDEOS_HINT)
-    videos = folder_reader.read_videos(paths, names, no_videos, captions_from_names)
-    return RemoteVideos(
-        base, videos, left_out, files, omitted=omitted, **folder_reader.describe(tables, names)
-    )
 
 
 def _find_unlisted(

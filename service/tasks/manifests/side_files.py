@@ -15,7 +15,6 @@ Subtitles may have a language and kinds, as in ``clip.pt_BR.sdh.srt``. Google Ta
 
 from __future__ import annotations
 
-import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -287,7 +286,7 @@ def _read_documents(uri: str, files: SideFiles) -> Iterator[tuple[str, str, dict
     for name, suffix in names.items():
         for path, text in files.read(name):
             with files.check(path):
-                info = read_document(io.BytesIO(text.encode("utf-8", "replace")), path, "utf-8")
+                info = read_document(text.encode("utf-8", "replace"), path)
                 if not isinstance(info, dict):
                     raise InvalidInput.at(path, "The file is not a JSON object.", "Correct or remove it.")
                 yield path, suffix, info, list(build_cues(read_segments(find_segments(info) or []), path))

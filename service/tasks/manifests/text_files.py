@@ -8,10 +8,10 @@ import json
 import math
 import re
 import unicodedata
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
 from charset_normalizer import from_bytes
 
@@ -34,126 +34,81 @@ _CODE_PAGES = [
 _SEPARATOR = re.compile(rb'"?sep=\W*', re.IGNORECASE)
 
 
-class TextStream(Protocol):
-    """A text as a stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Read at most ``size`` bytes."""
-
-    def readline(self, size: int, /) -> bytes:
-        """Read a line with its end, at most ``size`` bytes of it."""
-
-
-class PeekedText:
-    """A byte stream of text whose first lines can be peeked at. UTF-16 is converted to UTF-8."""
-
-    def __init__(self, stream: TextStream, name: str) -> None:
-        first = stream.readline(MAX_LINE_BYTES + 1)
-        if first.startswith(UTF16_MARKS):
-            stream = io.BufferedReader(_Utf16Reader(first, stream, name))
-            first = stream.readline(MAX_LINE_BYTES + 1)
-        self._stream = stream
-        self._name = name
-        self._lines = deque([first] if first else [])
-
-    def peek_line(self) -> bytes:
-        """Peek at the first line that is neither blank nor ``sep=``, or at its first bytes; empty if there is none.
-
-        Raises:
-            InvalidInput: The text has too many lines.
-        """
-        while not self._lines or is_blank(self._lines[-1]):
-            line = self._stream.readline(MAX_LINE_BYTES + 1)
-            if not line:
-                return b""
-            self._lines.append(line)
-            check_line_number(len(self._lines), self._name)
-        return self._lines[-1].removeprefix(codecs.BOM_UTF8)
-
-    def read(self, size: int, /) -> bytes:
-        """Read at most ``size`` unread bytes."""
-        head = b"".join(self._lines)
-        self._lines = deque([head[size:]] if len(head) > size else [])
-        return head[:size] + (self._stream.read(size - len(head)) if size > len(head) else b"")
-
-    def readline(self, size: int, /) -> bytes:
-        """Read the next line, as the stream yields it."""
-        return self._lines.popleft() if self._lines else self._stream.readline(size)
-
-
 def is_blank(line: bytes) -> bool:
     """Check whether a line before a table's header is blank, or names the delimiter for Excel (``sep=;``)."""
     text = line.removeprefix(codecs.BOM_UTF8).strip()
     return not text or _SEPARATOR.fullmatch(text) is not None
 
 
-class _Utf16Reader(io.RawIOBase):
-    """Converts UTF-16 text to UTF-8 with a byte order mark."""
-
-    def __init__(self, first: bytes, stream: TextStream, name: str) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-16")()
-        self._encoded = codecs.BOM_UTF8
-        self._first = first
-        self._stream = stream
-        self._name = name
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._encoded:
-            raw, self._first = self._first or self._stream.read(io.DEFAULT_BUFFER_SIZE), b""
-            try:
-                self._encoded = self._decoder.decode(raw, not raw).encode()
-            except UnicodeDecodeError:
-                message = "The file begins with a UTF-16 byte order mark but is not UTF-16."
-                raise InvalidInput.at(self._name, message, "Save it as UTF-8.") from None
-            if not raw:
-                break
-        part = self._encoded[: len(buffer)]
-        buffer[: len(part)] = part
-        self._encoded = self._encoded[len(part) :]
-        return len(part)
+def read_text(stream: BinaryIO, name: str) -> bytes:
+    """Read a table, or one byte more than it may have, which :func:`read_lines` refuses. UTF-16 becomes UTF-8."""
+    limit = request_limits.MAX_TABLE_BYTES
+    raw = stream.read(limit + 1)
+    if not raw.startswith(UTF16_MARKS):
+        return raw
+    if len(raw) > limit:
+        raise _too_large(name)
+    return _convert_utf16(raw, name)
 
 
-def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterator[str]:
+def _convert_utf16(raw: bytes, name: str) -> bytes:
+    """Convert UTF-16 with a byte order mark to UTF-8 with one."""
+    try:
+        return codecs.BOM_UTF8 + raw.decode("utf-16").encode()
+    except UnicodeDecodeError:
+        message = "The file begins with a UTF-16 byte order mark but is not UTF-16."
+        raise InvalidInput.at(name, message, "Save it as UTF-8.") from None
+
+
+def _too_large(location: str) -> InvalidInput:
+    message = f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes."
+    return InvalidInput.at(location, message, "Split it, and append the parts to the domain.")
+
+
+def peek_line(text: bytes, name: str) -> bytes:
+    """Find the first line that is neither blank nor ``sep=``, or its first bytes; empty if there is none.
+
+    Raises:
+        InvalidInput: The text has too many lines.
+    """
+    stream = io.BytesIO(text)
+    number = 0
+    while (line := stream.readline(MAX_LINE_BYTES + 1)) and is_blank(line):
+        number += 1
+        check_line_number(number, name)
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def read_lines(text: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
     """Iterate over a text's lines with their ends. A byte order mark is removed, and overrides the encoding.
 
     Args:
         encoding: A superset of ASCII.
 
     Raises:
-        InvalidInput: A line is too long, contains a NUL or cannot be decoded, and the error names it; or the encoding
-            is not supported; or the text has too many lines or bytes.
+        InvalidInput: A line is too long, contains a NUL or cannot be decoded, and the error names it; or the text has
+            too many lines or bytes.
     """
-    check_encoding(encoding)
+    stream = io.BytesIO(text)
     number = 0
-    total = 0
-    stream = PeekedText(stream, name)
     while raw := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
-        total += len(raw)
+        place = f"{name}:{number}"
         check_line_number(number, name)
-        if total > request_limits.MAX_TABLE_BYTES:
-            message = f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes."
-            hint = "Split it, and append the parts to the domain."
-            raise InvalidInput.at(f"{name}:{number}", message, hint)
+        if stream.tell() > request_limits.MAX_TABLE_BYTES:
+            raise _too_large(place)
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
         if len(raw) > MAX_LINE_BYTES:
             raise InvalidInput.at(
-                f"{name}:{number}", f"The line is longer than {MAX_LINE_BYTES} bytes.", "Break the line."
+                place, f"The line is longer than {MAX_LINE_BYTES} bytes.", "Break the line."
             )
         if b"\0" in raw:
-            raise InvalidInput.at(
-                f"{name}:{number}", "The line contains a NUL byte.", "Save the file as text."
-            )
+            raise InvalidInput.at(place, "The line contains a NUL byte.", "Save the file as text.")
         try:
-            text = raw.decode(encoding)
+            yield raw.decode(encoding)
         except UnicodeDecodeError as error:
-            message = f"Byte {error.start + 1} of the line is not {encoding.upper()}."
-            raise InvalidInput.at(f"{name}:{number}", message, encoding_hint(encoding)) from None
-        yield text
+            raise _not_decoded(place, error.start + 1, encoding) from None
 
 
 def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str, str | None]:
@@ -166,7 +121,7 @@ def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str
         InvalidInput: The text cannot be decoded, or contains a NUL.
     """
     if raw.startswith(UTF16_MARKS):
-        raw = PeekedText(io.BytesIO(raw), name).read(2 * len(raw))
+        raw = _convert_utf16(raw, name)
     if b"\0" in raw:
         line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
         raise InvalidInput.at(f"{name}:{line}", "The line contains a NUL byte.", "Save the file as text.")
@@ -174,10 +129,7 @@ def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str
         return raw.decode("utf-8-sig"), None
     if encoding is not None:
         check_encoding(encoding)
-        try:
-            return raw.decode(encoding), None
-        except UnicodeDecodeError as error:
-            raise not_decoded(raw, error, name, encoding) from None
+        return _decode(raw, name, encoding), None
     text = raw.decode(errors="replace")
     if len(text) - len(text.encode("ascii", "ignore")) > 5 * text.count("\ufffd"):
         return text.replace("\ufffd", ""), "damaged UTF-8"
@@ -185,17 +137,23 @@ def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str
     best = from_bytes(telling, cp_isolation=_CODE_PAGES).best()
     if best is None:
         problem = "The file is not UTF-8, and fits no other encoding."
-        raise InvalidInput.at(name, problem, encoding_hint("utf-8"))
+        raise InvalidInput.at(name, problem, _encoding_hint("utf-8"))
     encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
     return raw.decode(encoding, "replace"), encoding
 
 
-def not_decoded(raw: bytes, error: UnicodeDecodeError, name: str, encoding: str) -> InvalidInput:
-    """Create the error for a text that an encoding cannot decode; it names the line."""
-    line = raw.count(b"\n", 0, error.start) + 1
-    column = error.start - raw.rfind(b"\n", 0, error.start)
+def _decode(raw: bytes, name: str, encoding: str) -> str:
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        raise _not_decoded(f"{name}:{line}", column, encoding) from None
+
+
+def _not_decoded(location: str, column: int, encoding: str) -> InvalidInput:
     message = f"Byte {column} of the line is not {encoding.upper()}."
-    return InvalidInput.at(f"{name}:{line}", message, encoding_hint(encoding))
+    return InvalidInput.at(location, message, _encoding_hint(encoding))
 
 
 def check_line_number(number: int, name: str) -> None:
@@ -221,8 +179,7 @@ def check_encoding(encoding: str) -> None:
         raise InvalidInput.at("encoding", message, "Use utf-8, cp1252 or another superset of ASCII.")
 
 
-def encoding_hint(encoding: str) -> str:
-    """Suggest what to do about bytes that an encoding cannot decode."""
+def _encoding_hint(encoding: str) -> str:
     if codecs.lookup(encoding).name == "utf-8":
         return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
     return "Save it as UTF-8, or choose another encoding."
@@ -261,11 +218,9 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
         ) from None
 
 
-def read_document(stream: TextStream, name: str, encoding: str) -> Any:
+def read_document(raw: bytes, name: str, encoding: str = "utf-8") -> Any:
     """Parse a file that is one JSON value; raise InvalidInput, also if the file is too large."""
-    check_encoding(encoding)
     limit = request_limits.MAX_DOCUMENT_BYTES
-    raw = stream.read(limit + 1)
     hint = "Split it, or write JSON lines: one object per line and video."
     if len(raw) > limit:
         raise InvalidInput.at(name, f"The JSON document is larger than {limit} bytes.", hint)
@@ -275,11 +230,7 @@ def read_document(stream: TextStream, name: str, encoding: str) -> Any:
         raise InvalidInput.at(name, message, hint)
     if raw.startswith(codecs.BOM_UTF8):
         raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
-    try:
-        text = raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise not_decoded(raw, error, name, encoding) from None
-    return parse_json(text, name)
+    return parse_json(_decode(raw, name, encoding), name)
 
 
 MAX_METADATA_CHARS = 1000  # per text; longer ones are prose or signed addresses

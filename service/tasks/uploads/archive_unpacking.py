@@ -29,8 +29,12 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
-from service.tasks.manifests.caption_tables import CaptionTables, find_tables
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, require_text_table
+from service.tasks.manifests.caption_tables import (
+    MANIFEST_NAMES,
+    CaptionTables,
+    find_tables,
+    require_text_table,
+)
 from service.tasks.manifests.side_files import (
     SideFileNames,
     SideFiles,
