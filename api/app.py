@@ -28,7 +28,8 @@ from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, SecurityMiddleware
 from cinestrata_schemas import __version__
-from service.core import logging, request_ids, tracing
+from service.core import tracing
+from service.core.process_setup import configure_logging
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 from service.search.search_rate import SearchRate
@@ -45,7 +46,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
             is a path of the service.
     """
     configured = configured or settings()
-    logging.configure_logging(configured.log_format, configured.log_level)
+    configure_logging(configured.log_format, configured.log_level)
     tracing.start_tracing(configured.otlp_endpoint, "cinestrata-api")
     require_network_credentials(configured)
     query_service = SearchEngine(configured)
@@ -111,9 +112,9 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(PathPrefixMiddleware, root=configured.root_path, resources=_api_resources(app))
     app.add_middleware(
         CorrelationIdMiddleware,
-        header_name=request_ids.HEADER,
-        generator=request_ids.new_request_id,
-        validator=request_ids.is_well_formed,
+        header_name=tracing.REQUEST_ID_HEADER,
+        generator=tracing.new_request_id,
+        validator=tracing.is_well_formed,
     )
     return app
 

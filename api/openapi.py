@@ -18,7 +18,7 @@ from api.request_paths import PREFIX
 from api.security.route_scopes import SECURITY_SCHEMES
 from cinestrata_schemas.problems import Problem
 from cinestrata_schemas.tasks import AppendSpec, PreviewRequest, TaskEvent, TaskSpec
-from service.core.errors import CinestrataError, TaskInterruption
+from service.core.errors import CinestrataError, TaskInterruption, problem_type
 
 _SCHEMA_REF = "#/components/schemas/{model}"
 # Models that appear in no route signature, so FastAPI does not add their schemas.
@@ -148,7 +148,7 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
 
 def problem_classes() -> dict[str, type[CinestrataError]]:
     """Return the error classes of responses by problem type, in the order of their statuses."""
-    by_type = {cls.problem_type(): cls for cls in reversed(list(_subclasses(CinestrataError)))}
+    by_type = {problem_type(cls.title): cls for cls in reversed(list(_subclasses(CinestrataError)))}
     return dict(sorted(by_type.items(), key=lambda item: (item[1].status, item[0])))
 
 

@@ -53,7 +53,7 @@ def install_error_handlers(app: FastAPI) -> None:
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
     """Convert an error of the service to a response."""
     body = Problem(
-        type=error.problem_type(),
+        type=problem_type(error.title),
         title=error.title,
         status=error.status,
         detail=_encodable(error.detail),

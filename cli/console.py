@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from service.core.domain_names import CONTROL_CHARACTERS
+from service.core.text_rules import CONTROL_CHARACTERS
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -183,9 +183,8 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
     from pydantic import ValidationError
 
     from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
-    from service.core.environment_variables import variable_name
     from service.core.errors import CinestrataError
-    from service.core.settings import Settings
+    from service.core.settings import Settings, variable_name
 
     if isinstance(error, CinestrataError | ServiceError):
         hints = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]

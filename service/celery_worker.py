@@ -22,7 +22,7 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 
 from service.access.audit_log import Actor, set_process_actor
 from service.catalog import leases
-from service.core.logging import configure_logging
+from service.core.process_setup import configure_logging
 from service.core.settings import settings
 from service.core.tracing import start_tracing
 from service.maintenance import MaintenanceThread

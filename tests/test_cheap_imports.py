@@ -20,7 +20,7 @@ EXPENSIVE_FOR_HELP = (*EXPENSIVE, *RARE, "celery", "fastapi", "numpy", "sqlalche
 CHEAP_MODULES = (
     "service.core.settings",
     "models.backbones.compiled_towers",
-    "service.core.logging",
+    "service.core.process_setup",
     "cinestrata_schemas.library",
     "service.catalog.database",
     "service.catalog.migrations",

@@ -30,9 +30,9 @@ from service.access.audit_log import acting_as
 from service.access.credentials import SESSION_SECONDS, SessionOwner
 from service.access.failed_attempts import SIGN_IN_LIMIT
 from service.access.users import find_password_hash, verify_password
-from service.core.domain_names import name_key
 from service.core.errors import NotFound, TooManyRequests
-from service.core.process_tuning import lower_thread_priority
+from service.core.process_setup import lower_thread_priority
+from service.core.text_rules import name_key
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.security.authentication import client_address
 from api.security.route_scopes import ScopedRoute, requires
-from service.core import request_ids
+from service.core import tracing
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -81,7 +81,7 @@ def _open_client(request: Request | None) -> httpx.AsyncClient:
     if request is None:
         raise AssertionError("an agent over HTTP sends a request")
     headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}
-    headers[request_ids.HEADER] = request_ids.current_request_id() or ""
+    headers[tracing.REQUEST_ID_HEADER] = tracing.current_request_id() or ""
     transport = httpx.ASGITransport(
         request.app, raise_app_exceptions=False, client=(client_address(request), 0)
     )

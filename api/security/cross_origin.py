@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 
-from service.core import request_ids
+from service.core import tracing
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS")
@@ -36,7 +36,7 @@ _REQUEST_HEADERS = (
     "Upload-Metadata",
     "Upload-Offset",
     "X-API-Key",
-    request_ids.HEADER,
+    tracing.REQUEST_ID_HEADER,
 )
 # Scripts of other origins can read these headers in addition to the few that browsers always expose.
 EXPOSED_HEADERS = (
@@ -57,7 +57,7 @@ EXPOSED_HEADERS = (
     "Upload-Metadata",
     "Upload-Offset",
     "WWW-Authenticate",
-    request_ids.HEADER,
+    tracing.REQUEST_ID_HEADER,
 )
 
 

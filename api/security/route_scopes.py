@@ -28,7 +28,7 @@ from cinestrata_schemas.choice_types import AccessScope
 from service.access.audit_log import Actor, acting_as
 from service.access.credentials import OPEN_PRINCIPAL, Principal, includes_scope
 from service.core.errors import CinestrataError, Unauthorized
-from service.core.request_ids import current_request_id
+from service.core.tracing import current_request_id
 
 RouteScope = AccessScope | Literal["public"]
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])

@@ -29,7 +29,7 @@ from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Video
 from service.celery_worker import probe
-from service.core.logging import configure_logging
+from service.core.process_setup import configure_logging
 from service.core.settings import settings
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests

@@ -259,7 +259,7 @@ def _register_sync(
 def _require_own_name(client: ServiceClient, spec: SyncSpec) -> None:
     """Exit with status 1 if another folder has given a domain its name."""
     from cli.commands.sync_command import find_domain
-    from service.core.domain_names import name_key
+    from service.core.text_rules import name_key
 
     domain = find_domain(client, spec.name)
     followed = {sync.source for sync in client.list_syncs() if name_key(sync.name) == name_key(spec.name)}

@@ -79,7 +79,7 @@ def mcp(data: Data = None, url: Url = None) -> None:
     """Serve the library to an agent over standard input and output (Model Context Protocol)."""
     from api.agents.library_tools import create_agent_server
     from cli.service_client import open_agent_api
-    from service.core.logging import configure_logging
+    from service.core.process_setup import configure_logging
 
     configure_logging("console", "WARNING")  # to standard error: standard output belongs to the protocol
     create_agent_server(open_agent_api(url, data)).run("stdio")

@@ -50,7 +50,7 @@ def serve(
     """Start only the API."""
     import uvicorn
 
-    from service.core.process_tuning import share_memory_arenas
+    from service.core.process_setup import share_memory_arenas
 
     share_memory_arenas()
     if host is not None:
@@ -157,7 +157,7 @@ def create_application() -> FastAPI:
 
 def _start_logging(data: Path | None) -> Settings:
     """Load the settings and configure logging; in JSON format, invalid settings are an event too."""
-    from service.core.logging import configure_logging
+    from service.core.process_setup import configure_logging
 
     if _logs_json():
         configure_logging("json", "INFO")

@@ -20,8 +20,8 @@ from cli.commands.video_sources import VideoSource, default_name, open_source, p
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches
-from service.core.domain_names import name_key
 from service.core.errors import NotFound
+from service.core.text_rules import name_key
 from service.syncs.sync_plan import (
     FollowedDomain,
     FollowedLibrary,

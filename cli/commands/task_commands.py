@@ -14,7 +14,7 @@ from cinestrata_schemas.domain_names import normalize_name
 from cli.console import action_command, console, fail, plain_table, print_json, report_errors, strip_upload
 from cli.service_client import FINAL_STATES, WorkerWatch, print_notice
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
-from service.core.domain_names import name_key
+from service.core.text_rules import name_key
 
 if TYPE_CHECKING:
     from rich.console import Group

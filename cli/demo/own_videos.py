@@ -15,7 +15,7 @@ from cli.commands.video_sources import default_name, read_videos
 from cli.console import console, fail
 from cli.demo.demo_world import SampleSearch
 from index.words.text_analysis import COMPOUND, split_words
-from service.core.domain_names import name_key, unused_slug
+from service.core.text_rules import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.side_files import SideFileNames

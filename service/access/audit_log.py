@@ -25,7 +25,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
 from service.catalog.tables import to_response
 from service.core.errors import InvalidInput
-from service.core.storable_text import storable
+from service.core.text_rules import storable
 
 MAX_LISTED_IDS = 100  # listed for a change of many resources; ``details`` has the total
 _MAX_NAME_CHARS = 255

@@ -24,9 +24,8 @@ from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.catalog.tables import to_response
-from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.storable_text import storable
+from service.core.text_rules import name_key, storable
 
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 

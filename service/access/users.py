@@ -20,9 +20,8 @@ from service.access.credentials import note_change
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import BrowserSession, User
 from service.catalog.tables import to_response
-from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.storable_text import storable
+from service.core.text_rules import name_key, storable
 
 MIN_PASSWORD_CHARS = 10
 MAX_PASSWORD_CHARS = 1024  # hashing time grows with the length

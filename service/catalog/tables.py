@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
 from service.catalog.column_types import StoredJson, UtcDateTime, check_json
-from service.core.domain_names import name_key
+from service.core.text_rules import name_key
 
 Response = TypeVar("Response", bound=BaseModel)
 

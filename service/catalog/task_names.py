@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.problems import Action
 from service.catalog.database import id_chunks
 from service.catalog.tables import PositionCounter, Task
-from service.core.domain_names import name_key, unused_slug
 from service.core.errors import Conflict, NotFound
+from service.core.text_rules import name_key, unused_slug
 
 
 def lock_names(session: Session) -> None:

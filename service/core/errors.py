@@ -1,16 +1,22 @@
-"""The service's errors, each with its HTTP status. An ``Unavailable`` has changed nothing, so it can be repeated."""
+"""The service's errors, each with its HTTP status, and pydantic's errors in the same words.
+
+An ``Unavailable`` has changed nothing, so it can be repeated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
+
+from pydantic import BaseModel
 
 from cinestrata_schemas.problems import Action
-from service.core.validation_messages import describe_validation_error
 
+_MAX_SHOWN = 60  # characters of a rejected value to show
 _MAX_LISTED_ERRORS = 100  # a URL may have 10,000 unknown parameters
 
 
@@ -60,11 +66,6 @@ class CinestrataError(Exception):
         self.headers: dict[str, str] = dict(headers or {})
         self.remedy = remedy
 
-    @classmethod
-    def problem_type(cls) -> str:
-        """Build the URI that identifies this error class in responses (RFC 9457, member ``type``)."""
-        return problem_type(cls.title)
-
 
 class InvalidInput(CinestrataError, status=422, title="Invalid input"):
     """A request with invalid fields."""
@@ -93,10 +94,7 @@ class InvalidInput(CinestrataError, status=422, title="Invalid input"):
         """
         listed = islice(errors, _MAX_LISTED_ERRORS)
         return cls.of(
-            [
-                FieldError(field_path(error["loc"]), *describe_validation_error(error, model))
-                for error in listed
-            ]
+            [FieldError(field_path(error["loc"]), *_describe(error, model)) for error in listed]
             or [FieldError("body", "The request is not valid.")]
         )
 
@@ -225,7 +223,7 @@ class VideosDeleted(TaskInterruption, status=409, title="Videos were deleted"):
 
 
 def problem_type(title: str) -> str:
-    """Build the problem type URI for a title, such as ``urn:cinestrata:problem:not-found``."""
+    """Build the URI of a title, such as ``urn:cinestrata:problem:not-found`` (RFC 9457, member ``type``)."""
     return f"urn:cinestrata:problem:{title.lower().replace(' ', '-')}"
 
 
@@ -235,3 +233,88 @@ def field_path(location: Sequence[str | int]) -> str:
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path or "body"
+
+
+# Message and hint by the type of pydantic's error.
+_DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
+    "missing": ("The field is missing.", "Send it."),
+    **dict.fromkeys(
+        ("int_parsing", "int_type", "int_from_float", "int_parsing_size"),
+        ("{value} is not an integer.", "Send a whole number."),
+    ),
+    **dict.fromkeys(("float_parsing", "float_type"), ("{value} is not a number.", "Send a number.")),
+    **dict.fromkeys(("bool_parsing", "bool_type"), ("{value} is not a boolean.", "Send true or false.")),
+    **dict.fromkeys(
+        ("datetime_parsing", "datetime_from_date_parsing", "datetime_type"),
+        (
+            "{value} is not a time.",
+            "Send a date or time in ISO 8601, such as 2026-01-31T08:00:00Z. In an address, write + as %2B.",
+        ),
+    ),
+    "string_type": ("{value} is not a text.", "Send a string."),
+    "list_type": ("{value} is not a list.", "Send a list."),
+    "dict_type": ("{value} is not an object.", "Send a JSON object."),
+    "literal_error": ("{value} is not a known value.", "{guess}Send one of {expected}."),
+    "greater_than_equal": ("{number} is below the minimum {ge}.", "Send at least {ge}."),
+    "greater_than": ("{number} is not above {gt}.", "Send more than {gt}."),
+    "less_than_equal": ("{number} is above the maximum {le}.", "Send at most {le}."),
+    "less_than": ("{number} is not below {lt}.", "Send less than {lt}."),
+    "string_empty": ("The text is empty.", "Send a string, or omit the field."),
+    "string_too_short": (
+        "The text is too short.",
+        "Send at least {min_length} characters, or omit the field.",
+    ),
+    "string_too_long": ("The text is too long.", "Send at most {max_length} characters."),
+    "too_long": ("The list is too long.", "Send at most {max_length} items."),
+}
+
+
+def _describe(error: Mapping[str, Any], model: Any) -> tuple[str, str]:
+    """Word an item of ``ValidationError.errors()`` as a message and a hint.
+
+    An item that already has a hint, directly or in its context, keeps its hint and message.
+    """
+    kind, context = error["type"], error.get("ctx", {})
+    hint = str(error.get("hint") or context.get("hint", ""))
+    if kind == "extra_forbidden" and not hint:
+        return "This field does not exist.", _unknown_field_hint(model, error["loc"])
+    if kind == "string_too_short" and context["min_length"] == 1:
+        kind = "string_empty"
+    if hint or kind not in _DESCRIPTIONS:
+        message = str(error["msg"]).removeprefix("Value error, ")
+        return (message if message.endswith((".", "!", "?")) else f"{message}."), hint
+    value = _shown(error.get("input"))
+    number, guess = value.strip("'"), ""
+    if kind == "literal_error":
+        choices = [part.strip(" '") for part in context["expected"].replace(" or ", ",").split(",")]
+        if closest := get_close_matches(number, choices, n=1):
+            guess = f"Did you mean {closest[0]!r}? "
+    message, hint = (
+        text.format(value=value, number=number, guess=guess, **context) for text in _DESCRIPTIONS[kind]
+    )
+    return message, hint
+
+
+def _unknown_field_hint(model: Any, location: Sequence[str | int]) -> str:
+    """Suggest the known name closest to an unknown field, or list all known names."""
+    *parents, unknown = location
+    for name in parents:
+        if isinstance(name, str):
+            field = _fields_of(model).get(name)
+            model = None if field is None else field.annotation
+    names = sorted(_fields_of(model))
+    if closest := get_close_matches(str(unknown)[:100], names, n=1):
+        return f"Did you mean {closest[0]!r}?"
+    return f"Known fields: {', '.join(names)}." if names else ""
+
+
+def _fields_of(annotation: Any) -> dict[str, Any]:
+    """Get the fields of the first model in an annotation such as ``Annotated[list[Model], …] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return dict(annotation.model_fields)
+    return next(filter(None, map(_fields_of, get_args(annotation))), {})
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | int | float | bool) or value is None else "The value"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

@@ -1,12 +1,15 @@
 """Settings: read once from the environment (``CINESTRATA_…``), typed, validated and frozen.
 
-docs/configuration.md documents every setting; a test compares it with these classes.
+docs/configuration.md documents every setting; a test compares it with these classes. An unknown variable with the
+prefix is an error: a misspelled setting would be ignored silently.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
 from importlib.util import find_spec
@@ -14,7 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cinestrata_schemas.choice_types import AccessScope
@@ -23,7 +35,6 @@ from index.scanning.search_options import Device
 from media.sources.media_source import SourcePrefix
 from media.sources.object_store import missing_package
 from models.backbones import Precision
-from service.core.environment_variables import explain_unknown_variable
 
 DEFAULT_BACKBONE = "small"  # for a new library
 # Methods that a task may select, from the names of their recipes: the methods themselves import torch, and the service
@@ -41,6 +52,44 @@ _GIB = 1024**3
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
 
+# Variables that are not settings but may be in a process's environment.
+OTHER_VARIABLES = frozenset(
+    {
+        "CINESTRATA_URL",  # the command-line option --url
+        "CINESTRATA_MEDIA",  # Docker Compose, from .env
+        "CINESTRATA_WEIGHTS",
+        "CINESTRATA_BIND",
+        "CINESTRATA_TEST_MILVUS_URI",  # the test suite
+    }
+)
+
+# For a service whose name begins with "cinestrata", Kubernetes sets variables like these.
+_SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
+
+
+def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
+    return value if value and value.get_secret_value() else None
+
+
+def _split_list(value: object) -> object:
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+# A compose file passes unset variables as empty strings.
+_Secret = Annotated[SecretStr | None, AfterValidator(_nonempty_secret)]
+_Name = Annotated[str | None, BeforeValidator(lambda value: value or None)]
+_Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)]
+
+
+class _Subfolder:
+    """A folder below the data folder."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, settings: Settings, owner: type[Settings]) -> Path:
+        return settings.data_dir.joinpath(*self._parts)
+
 
 class MilvusSettings(BaseModel):
     """The Milvus server, ``CINESTRATA_MILVUS__…``."""
@@ -49,16 +98,11 @@ class MilvusSettings(BaseModel):
 
     # http://host:19530, or the path of a file that ends in .db (milvus-lite, one process at a time)
     uri: str = Field(default="", repr=False)
-    token: SecretStr | None = None  # user:password, or an API key
+    token: _Secret = None  # user:password, or an API key
     # prefix for collection names; libraries that share a server need different ones
     collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
     # FLAT is exact; measure the recall of others with text queries first
     index: MilvusIndex = "FLAT"
-
-    @field_validator("token")
-    @classmethod
-    def _drop_empty_token(cls, value: SecretStr | None) -> SecretStr | None:
-        return _nonempty_secret(value)
 
 
 class OidcSettings(BaseModel):
@@ -68,14 +112,9 @@ class OidcSettings(BaseModel):
 
     issuer: str = ""  # https://id.example.com; none: users sign in with a password only
     client_id: str = ""
-    client_secret: SecretStr | None = None
+    client_secret: _Secret = None
     claim: str = "groups"  # claim with the user's roles; a path such as realm_access.roles
     roles: str = ""  # role=scope, separated by commas; * matches every user
-
-    @field_validator("client_secret")
-    @classmethod
-    def _drop_empty_secret(cls, value: SecretStr | None) -> SecretStr | None:
-        return _nonempty_secret(value)
 
     @model_validator(mode="after")
     def _validate_provider(self) -> OidcSettings:
@@ -121,31 +160,30 @@ class Settings(BaseSettings):
         frozen=True,
         extra="ignore",
         hide_input_in_errors=True,
+        ignored_types=(_Subfolder,),
     )
 
     # Locations
     data_dir: Path = Path("cinestrata-data")
     media_root: Path = Path()  # root folder for videos named by path; default data_dir/media
     # prefixes of remote videos that tasks may use, such as s3://bucket/videos/; default: none
-    sources: Annotated[tuple[str, ...], NoDecode] = ()
+    sources: _Words = ()
     # prefixes of webhook endpoints besides public https:// servers, such as private+http://hooks.internal:8080/
-    webhook_targets: Annotated[tuple[str, ...], NoDecode] = ()
+    webhook_targets: _Words = ()
     # URLs may contain passwords, so repr() omits them.
-    database_url: str = Field(
-        default="", repr=False
-    )  # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
-    redis_url: str = Field(
-        default="", repr=False
-    )  # redis://…, redis+socket://…; default a server in data_dir/run
+    # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
+    database_url: str = Field(default="", repr=False)
+    # redis://…, redis+socket://…; default a server in data_dir/run
+    redis_url: str = Field(default="", repr=False)
 
     # HTTP
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     # path such as /cinestrata below which a proxy shows the service
     root_path: str = ""
-    api_key: SecretStr | None = None
+    api_key: _Secret = None
     # origins such as https://app.example.com whose pages may call the API with a key; default: none
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    cors_origins: _Words = ()
     oidc: OidcSettings = OidcSettings()
     mcp: bool = True  # whether agents may use the tools of POST /mcp
 
@@ -164,12 +202,11 @@ class Settings(BaseSettings):
     max_wait_seconds: float = Field(default=10, gt=0)  # until a search starts; beyond that, 429
 
     # Learning
-    backbone: str | None = None  # default: the library's, or "small" for a new library
+    backbone: _Name = None  # default: the library's, or "small" for a new library
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
-    method: str | None = None  # default: "analytic" with the backbone "small", otherwise "strata"
-    moment_seconds: float = Field(
-        default=20, ge=1
-    )  # length of a moment; longer videos are searched by moments
+    method: _Name = None  # default: "analytic" with the backbone "small", otherwise "strata"
+    # length of a moment; longer videos are searched by moments
+    moment_seconds: float = Field(default=20, ge=1)
     torch_threads: int | None = Field(default=None, ge=1)
     # processes that train a task together, each with its own GPU if there are GPUs; methods that draw noise need 1
     training_processes: int = Field(default=1, ge=1, le=64)
@@ -180,12 +217,7 @@ class Settings(BaseSettings):
     # Logs
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    otlp_endpoint: str | None = None  # http://collector:4318, which receives traces; default: none
-
-    @field_validator("backbone", "method", "otlp_endpoint", mode="before")
-    @classmethod
-    def _drop_empty_name(cls, value: object) -> object:
-        return value or None  # a compose file passes unset variables as empty strings
+    otlp_endpoint: _Name = None  # http://collector:4318, which receives traces; default: none
 
     @field_validator("method")
     @classmethod
@@ -193,16 +225,6 @@ class Settings(BaseSettings):
         if value is not None and value not in METHOD_NAMES:
             raise ValueError(f"unknown method {value!r}; choose one of {', '.join(METHOD_NAMES)}")
         return value
-
-    @field_validator("api_key")
-    @classmethod
-    def _drop_empty_key(cls, value: SecretStr | None) -> SecretStr | None:
-        return _nonempty_secret(value)
-
-    @field_validator("sources", "cors_origins", "webhook_targets", mode="before")
-    @classmethod
-    def _split_list(cls, value: object) -> object:
-        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -313,45 +335,15 @@ class Settings(BaseSettings):
             )
         return self
 
-    @property
-    def index_dir(self) -> Path:
-        """Folder with shards, releases and their manifest."""
-        return self.data_dir / "index"
-
-    @property
-    def cache_dir(self) -> Path:
-        """Folder of sampled frames; may be deleted at any time."""
-        return self.data_dir / "cache" / "frames"
-
-    @property
-    def sources_dir(self) -> Path:
-        """Folder of remote videos while they are processed; may be deleted while no process runs."""
-        return self.data_dir / "cache" / "sources"
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """Folder with one subfolder per task in training."""
-        return self.data_dir / "checkpoints"
-
-    @property
-    def thumbnails_dir(self) -> Path:
-        """Folder of ``<video id>.jpg``."""
-        return self.data_dir / "thumbnails"
-
-    @property
-    def uploads_dir(self) -> Path:
-        """Folder of uploaded videos, one subfolder per task."""
-        return self.data_dir / "media" / "uploads"
-
-    @property
-    def backups_dir(self) -> Path:
-        """Folder of the backups that workers write on request."""
-        return self.data_dir / "backups"
-
-    @property
-    def run_dir(self) -> Path:
-        """Folder of running processes' sockets, locks and logs."""
-        return self.data_dir / "run"
+    index_dir = _Subfolder("index")  # shards, releases and their manifest
+    cache_dir = _Subfolder("cache", "frames")  # sampled frames; may be deleted at any time
+    # remote videos while they are processed; may be deleted while no process runs
+    sources_dir = _Subfolder("cache", "sources")
+    checkpoints_dir = _Subfolder("checkpoints")  # one subfolder per task in training
+    thumbnails_dir = _Subfolder("thumbnails")  # <video id>.jpg
+    uploads_dir = _Subfolder("media", "uploads")  # uploaded videos, one subfolder per task
+    backups_dir = _Subfolder("backups")  # backups that workers write on request
+    run_dir = _Subfolder("run")  # running processes' sockets, locks and logs
 
     @property
     def redis_client_url(self) -> str:
@@ -374,14 +366,53 @@ def file_url(prefix: str, path: Path) -> str:
     return prefix + quote(str(path))
 
 
-def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
-    # An empty variable means "no key": a compose file passes unset variables as empty ones.
-    return value if value and value.get_secret_value() else None
-
-
 def _with_driver(url: str) -> str:
     # The installed driver is psycopg 3, but for a plain postgresql:// URL, SQLAlchemy selects another one.
     for plain in ("postgresql://", "postgres://"):
         if url.startswith(plain):
             return "postgresql+psycopg://" + url.removeprefix(plain)
     return url
+
+
+def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]) -> str:
+    """Name a setting's environment variable.
+
+    Args:
+        location: Location in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
+    """
+    names: list[str] = []
+    model: type[BaseModel] | None = settings_class
+    for part in location:
+        if model is None or part not in model.model_fields:
+            break
+        names.append(str(part).upper())
+        kind = model.model_fields[part].annotation
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return f"CINESTRATA_{'__'.join(names)}"
+
+
+def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: str) -> str | None:
+    """Explain an unknown variable; None for settings and other programs' variables.
+
+    Args:
+        name: Variable name, in upper case.
+    """
+    if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
+        return None
+    valid = set(_variable_names(settings_class))
+    if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
+        return None
+    # The common prefix would make all names look similar.
+    names = sorted(each.removeprefix("CINESTRATA_") for each in valid | OTHER_VARIABLES)
+    closest = get_close_matches(name.removeprefix("CINESTRATA_"), names, n=1)
+    if closest:
+        return f"{name} is not a setting: use CINESTRATA_{closest[0]}, or remove it"
+    return f"{name} is not a setting: remove it (docs/configuration.md lists the settings)"
+
+
+def _variable_names(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[str]:
+    """List the variables of a model's fields. A nested model also has one of its own, whose value is JSON."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name.upper()}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _variable_names(field.annotation, f"{prefix}{name.upper()}__")

@@ -1,26 +1,57 @@
-"""Trace requests, search stages and task stages with OpenTelemetry, sent by OTLP over HTTP.
+"""IDs of HTTP requests in log lines, tasks and traces; traces of requests, searches and tasks with OpenTelemetry.
 
-Without ``CINESTRATA_OTLP_ENDPOINT``, no OpenTelemetry module is imported and every function returns at once.
+The current request's ID is a context variable of ``asgi-correlation-id``. A task stores the ID of the request that
+created it, and a worker sets it again while processing the task.
+
+Traces are sent by OTLP over HTTP. Without ``CINESTRATA_OTLP_ENDPOINT``, no OpenTelemetry module is imported.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from service.core.request_ids import current_request_id
+from asgi_correlation_id import correlation_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
-
-_NANOSECONDS = 1_000_000
+REQUEST_ID_HEADER = "X-Request-ID"
+_WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_NANOSECONDS = 1_000_000  # per millisecond
 _provider: TracerProvider | None = None
 _tracer: Tracer | None = None
+
+
+def current_request_id() -> str | None:
+    """Get the ID of the request that the current context serves; None outside requests and tasks."""
+    return correlation_id.get()
+
+
+def is_well_formed(value: str) -> bool:
+    """Check whether a client's ID may appear in logs and headers: 1 to 64 letters, digits and ``._:-``."""
+    return _WELL_FORMED.fullmatch(value) is not None
+
+
+def new_request_id() -> str:
+    """Generate a random ID."""
+    return secrets.token_hex(16)
+
+
+@contextmanager
+def use_request_id(value: str | None) -> Iterator[None]:
+    """Set the current context's request ID during a ``with`` block."""
+    token = correlation_id.set(value)
+    try:
+        yield
+    finally:
+        correlation_id.reset(token)
 
 
 def start_tracing(endpoint: str | None, service: str) -> None:
@@ -121,10 +152,8 @@ class TaskTrace:
 
         self._end_stage()
         context = trace.set_span_in_context(self._task)
-        self._stage, self._stage_name = (
-            _tracer.start_span(f"task {name}", context, attributes=_attributes({})),
-            name,
-        )
+        self._stage = _tracer.start_span(f"task {name}", context, attributes=_attributes({}))
+        self._stage_name = name
 
     def end(self, error: BaseException | None) -> None:
         """End the spans, with the error that ended the work, if any."""

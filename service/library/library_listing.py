@@ -15,7 +15,7 @@ from service.catalog.database import session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Release, Shard, Task, to_response
 from service.catalog.task_names import read_task_names, require_task
-from service.core.domain_names import name_key
+from service.core.text_rules import name_key
 from service.library.library_status import shard_faults
 from service.library.recall_matrix import last_served_order
 from service.storage import index_manifest

@@ -22,7 +22,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Feedback, Video, to_response
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound
-from service.core.storable_text import is_storable
+from service.core.text_rules import is_storable
 from service.library.video_editing import lock_video
 
 _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)

@@ -32,9 +32,9 @@ from service.catalog.domain_videos import in_domain, read_last_edit
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.catalog.transcripts import TimedText, read_passages
-from service.core.domain_names import name_key
 from service.core.errors import Unavailable
-from service.core.process_tuning import lower_thread_priority
+from service.core.process_setup import lower_thread_priority
+from service.core.text_rules import name_key
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 log = structlog.get_logger(__name__)

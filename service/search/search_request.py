@@ -20,7 +20,7 @@ from index.words.text_analysis import split_words
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
-from service.core.storable_text import is_storable
+from service.core.text_rules import is_storable
 from service.search.video_filters import VideoFilter, parse_filter
 
 Routes = Literal["auto", "all"] | int

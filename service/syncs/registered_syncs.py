@@ -22,9 +22,9 @@ from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased, revoke
 from service.catalog.tables import Sync, Task
 from service.catalog.task_names import lock_names
-from service.core.domain_names import name_key
 from service.core.errors import NotFound
 from service.core.settings import settings
+from service.core.text_rules import name_key
 from service.syncs.source_listing import check_source
 from service.tasks import broker
 from service.tasks.task_storage import new_id

@@ -20,9 +20,9 @@ from index.arrays import batches
 from service.access.audit_log import Actor, acting_as
 from service.catalog.tables import FINAL_STATES
 from service.core import request_limits
-from service.core.domain_names import name_key
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, WorkerStopping
 from service.core.settings import settings
+from service.core.text_rules import name_key
 from service.library import deletion, video_editing, video_listing
 from service.syncs import synced_files
 from service.syncs.registered_syncs import SyncRun, claim_run

@@ -25,7 +25,7 @@ from service.catalog.transcripts import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import METHOD_NAMES
-from service.core.storable_text import is_storable
+from service.core.text_rules import is_storable
 from service.storage.library_backbone import default_method, library_backbone
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri

@@ -40,7 +40,7 @@ from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.transcripts import copy_transcripts, store_transcripts
 from service.core.errors import Conflict, NotFound
-from service.core.request_ids import current_request_id
+from service.core.tracing import current_request_id
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.idempotency import CreateOutcome, TaskRequest

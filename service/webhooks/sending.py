@@ -27,9 +27,9 @@ from media.sources.guarded_network import (
     read_address,
 )
 from media.sources.media_source import SourcePrefix, SourceUri
-from service.core.domain_names import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings
+from service.core.text_rules import CONTROL_CHARACTERS
 
 ANSWER_SECONDS = 15.0  # from the response's first byte to the last byte read
 MAX_ANSWER_BYTES = 2000

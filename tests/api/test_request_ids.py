@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
-from service.core.request_ids import current_request_id
 from service.core.settings import Settings
+from service.core.tracing import current_request_id
 from service.tasks import lifecycle
 from service.tasks.lifecycle import state_machine
 

@@ -19,7 +19,7 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_caption_edits
 from service.catalog.task_names import find_task
 from service.core.errors import Unavailable
-from service.core.process_tuning import lower_thread_priority
+from service.core.process_setup import lower_thread_priority
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.search.errors import TaskNotServed

@@ -23,8 +23,8 @@ from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
 from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskCancelled, TaskInterruption
-from service.core.request_ids import use_request_id
 from service.core.settings import settings
+from service.core.tracing import use_request_id
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.state_machine import lock_task_if
 

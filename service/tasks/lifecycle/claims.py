@@ -29,9 +29,8 @@ from service.core.errors import (
     TaskInterruption,
     Unavailable,
 )
-from service.core.request_ids import use_request_id
 from service.core.settings import settings
-from service.core.tracing import TaskTrace
+from service.core.tracing import TaskTrace, use_request_id
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
 from service.tasks.lifecycle.state_machine import (

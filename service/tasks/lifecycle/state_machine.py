@@ -16,7 +16,7 @@ from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task, Video
 from service.core.errors import LeaseLost, NotFound, SourceUnavailable
-from service.core.request_ids import current_request_id, use_request_id
+from service.core.tracing import current_request_id, use_request_id
 from service.storage import index_manifest
 from service.storage.video_files import register_rejected_uploads
 from service.tasks.task_events import record

@@ -17,7 +17,7 @@ from charset_normalizer import from_bytes
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.storable_text import is_storable
+from service.core.text_rules import is_storable
 
 MAX_LINE_BYTES = 4 * 1024**2  # a video with as many and as long captions as allowed, escaped
 

@@ -19,9 +19,9 @@ from cinestrata_schemas.tasks import VideoSpec
 from index.files.durable_files import sync
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
-from service.core.domain_names import CONTROL_CHARACTERS
 from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInput, NotFound
 from service.core.settings import settings
+from service.core.text_rules import CONTROL_CHARACTERS
 from service.storage import index_manifest
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
 from service.tasks.ingestion_checks import Spec

@@ -25,8 +25,8 @@ from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Recall, Release, Shard, Task
-from service.core.domain_names import make_slug, name_key
 from service.core.settings import Settings, settings
+from service.core.text_rules import make_slug, name_key
 from tests.api.browser import serve, texts, wait_for, wait_until
 
 _TOPICS = (

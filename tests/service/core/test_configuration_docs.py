@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.core.environment_variables import OTHER_VARIABLES
-from service.core.settings import Settings
+from service.core.settings import OTHER_VARIABLES, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

@@ -18,9 +18,9 @@ import pytest
 import structlog
 
 from service.catalog.migrations import upgrade
-from service.core.logging import configure_logging
-from service.core.request_ids import use_request_id
+from service.core.process_setup import configure_logging
 from service.core.settings import Settings
+from service.core.tracing import use_request_id
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 _COUNT_ARENAS = """
 import ctypes, sys, threading
 from pathlib import Path
-from service.core.process_tuning import share_memory_arenas
+from service.core.process_setup import share_memory_arenas
 
 if "share" in sys.argv:
     share_memory_arenas()

@@ -1,27 +1,26 @@
-"""Log in every process: one line per event, for a terminal (``console``) or as a JSON object (``json``)."""
+"""Set up a process: log lines for a terminal or as JSON, priorities of threads, and memory of the C library."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-from service.core.request_ids import current_request_id
+from service.core.tracing import current_request_id
 
 
 def configure_logging(log_format: Literal["console", "json"], level: str) -> None:
-    """Send events from structlog, standard library loggers and ``warnings`` to standard error.
+    """Send events from structlog, standard library loggers and ``warnings`` to standard error, one line per event.
 
     In JSON format, uncaught exceptions in the process and its threads become events, too.
-
-    Args:
-        log_format: ``console`` or ``json``.
-        level: Minimum level, ``DEBUG`` to ``ERROR``.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -102,3 +101,35 @@ def _log_thread_exception(details: threading.ExceptHookArgs) -> None:
         exc_info=(details.exc_type, error, details.exc_traceback),
         extra={"thread_name": details.thread.name if details.thread else None},
     )
+
+
+_LOWEST_PRIORITY = 19  # niceness
+_M_ARENA_MAX = -8  # of mallopt(3)
+_MAX_ARENAS = 2
+
+
+def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
+    """Lower the priority of this thread and of the threads that it starts.
+
+    Does nothing where threads have no priority (outside Linux) or a sandbox forbids the call.
+
+    Args:
+        increment: Niceness to add; the default gives the lowest priority.
+    """
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + increment)
+
+
+def share_memory_arenas() -> None:
+    """Let all threads allocate from two arenas.
+
+    By default, glibc gives threads arenas of their own, up to eight per core. A value that one thread caches in the
+    place of another thread's then grows an arena without shrinking the other, and a process grows for hours before its
+    caches are as large as they were meant to be. Call it before the process starts threads. ``MALLOC_ARENA_MAX`` has
+    precedence, and other C libraries than glibc have no arenas.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(_M_ARENA_MAX, _MAX_ARENAS)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cinestrata_schemas.domain_names import name_problem, normalize_name
 from cinestrata_schemas.model_types import Name
-from service.core.domain_names import make_slug, name_key, unused_slug
+from service.core.text_rules import make_slug, name_key, unused_slug
 
 NAME = TypeAdapter(Name)
 

@@ -1,4 +1,4 @@
-"""Domain names: the keys by which they are equal, their slugs, and characters to strip from untrusted text."""
+"""Rules for texts: keys and slugs of names, characters to strip from untrusted text, and text that can be stored."""
 
 from __future__ import annotations
 
@@ -43,3 +43,16 @@ def unused_slug(name: str, is_used: Callable[[str], bool]) -> str:
         number += 1
         candidate = f"{slug}-{number}"
     return candidate
+
+
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
+
+def is_storable(text: str) -> bool:
+    """Check that a text has neither a NUL nor a lone surrogate."""
+    return _UNSTORABLE.search(text) is None
+
+
+def storable(text: str) -> str:
+    """Replace NULs and lone surrogates by the replacement character."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
