@@ -16,13 +16,10 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 
 from api import openapi, problem_details
-from api.load_shedding import LoadSheddingMiddleware
-from api.pages import html_pages, reference_page, sign_in_pages
-from api.request_observer import RequestObserver
-from api.request_paths import PREFIX, PathPrefixMiddleware, first_segment
-from api.request_threads import limit_request_threads
-from api.routes import agent_routes
-from api.routes.resource_routers import RESOURCE_ROUTERS
+from api.pages import html_pages, sign_in_pages
+from api.request_middleware import PREFIX, PathPrefixMiddleware, RequestObserver, first_segment
+from api.request_threads import LoadSheddingMiddleware, limit_request_threads
+from api.routes import RESOURCE_ROUTERS, agent_routes
 from api.security.authentication import Authenticator, require_network_credentials
 from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
@@ -86,7 +83,6 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     for router in (
         *RESOURCE_ROUTERS,
         html_pages.router,
-        reference_page.router,
         sign_in_pages.router,
         *_openid_routers(app, configured),
         *([agent_routes.router] if configured.mcp else []),

@@ -1,15 +1,39 @@
-"""Dependencies shared by several routes: search engine, settings, caller, page links and JSON bodies."""
+"""Dependencies and parameters of routes: search engine, settings, caller, page links, JSON bodies and queries.
+
+Unknown query parameters are refused: ignoring a misspelled filter would return rows that the client meant to exclude.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_args
 from urllib.parse import urlencode
 
-from fastapi import Depends, Header, Request, Response
-from pydantic import BaseModel, ValidationError
+from fastapi import Depends, Header, Query, Request, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import PydanticCustomError
 
+from api.openapi import WHERE_EXAMPLES
 from api.security.route_scopes import current_principal
+from cinestrata_schemas.choice_types import (
+    ActorKind,
+    EffectiveSplit,
+    QueryMode,
+    ReleaseSort,
+    SearchScope,
+    ShardSort,
+    TaskKind,
+    TaskSort,
+    TaskState,
+    TimeSort,
+    Verdict,
+    VideoSort,
+    VideoStatus,
+)
+from cinestrata_schemas.model_types import optional
+from cinestrata_schemas.search import SearchQuery
 from service.core.errors import InvalidInput
+from service.core.request_limits import MAX_WORST_QUERIES
 from service.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -103,3 +127,219 @@ def parse_json(model: type[_Model], body: bytes) -> _Model:
             reason = str(first["ctx"]["error"])
             raise InvalidInput.at("body", f"The body is not JSON: {reason}.", "Send a JSON object.") from None
         raise InvalidInput.from_pydantic(error.errors(include_url=False), model) from None
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "The value contains a NUL character", {"hint": "Remove it."})
+    return text
+
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_without_nul)]
+
+
+class StrictParameters(BaseModel):
+    """Query parameters; unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+NoParameters = Annotated[StrictParameters, Query()]
+
+
+class _PageParameters(StrictParameters):
+    cursor: _Text | None = optional("`next_cursor` from the previous page, with the same parameters.")
+
+
+class _LimitedPageParameters(_PageParameters):
+    limit: int = Field(default=100, ge=1, le=1000, description="Maximum number of entries on the page.")
+
+
+class SyncedFileListParameters(_LimitedPageParameters):
+    task: _Text | None = optional("Only files of this domain (name or ID).")
+    sha256: list[_Text] = Field(default=[], max_length=100, description="Only these contents.")
+
+
+class VideoListParameters(_LimitedPageParameters):
+    task: _Text | None = optional("Only videos of this domain (name or ID).")
+    status: VideoStatus | None = optional("Only videos with this status.")
+    split: EffectiveSplit | None = optional("Only videos of this effective split.")
+    text: _Text | None = optional("Only videos with this text in ID, URI, captions or reason.")
+    sort: VideoSort = Field(default="added", description="A leading `-` reverses it. `added`: by arrival.")
+
+
+class TaskListParameters(_PageParameters):
+    state: list[TaskState] | None = optional("Only in this state; repeatable.")
+    kind: TaskKind | None = optional("Only domains, or only appends to domains.")
+    into: _Text | None = optional("Only appends to this domain (name or ID).")
+    method: _Text | None = optional("Only tasks with this learning method.")
+    text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")
+    searched: bool | None = optional("true: only domains that can be searched; false: the others.")
+    sort: TaskSort = Field(
+        default="position", description="A leading `-` reverses the order. `position`: in the queue."
+    )
+    limit: int | None = Field(default=None, ge=1, le=1000, description="Maximum number; default: all.")
+
+
+class ReleaseListParameters(_LimitedPageParameters):
+    task: _Text | None = optional("Only the release of this domain (name or ID).")
+    kind: _Text | None = Field(
+        default=None, description="Only releases with this kind of encoder.", examples=["low_rank"]
+    )
+    method: _Text | None = Field(
+        default=None, description="Only releases with this learning method.", examples=["analytic"]
+    )
+    current: bool | None = optional("true: the served release; false: the others.")
+    sort: ReleaseSort = Field(
+        default="learned", description="A leading `-` reverses the order. `learned`: of learning."
+    )
+
+
+class ShardListParameters(_LimitedPageParameters):
+    text: _Text | None = optional("Only with this text in the domain's name or ID.")
+    sort: ShardSort = Field(default="created", description="A leading `-` reverses the order.")
+
+
+class AuditListParameters(_LimitedPageParameters):
+    actor: _Text | None = optional("Only entries by this user, key or process.")
+    kind: list[ActorKind] | None = optional("Only this kind of actor; repeatable.")
+    action: list[_Text] | None = Field(
+        default=None,
+        max_length=20,
+        description="Only this action, such as `task.cancel`, or all of a resource, such as `task`; "
+        "may be repeated.",
+    )
+    target: _Text | None = optional("Only changes to the resource with this ID.")
+    address: _Text | None = optional("Only requests from this network address.")
+    request_id: _Text | None = optional("Only changes made by this request.")
+    text: _Text | None = optional("Only entries with this text in actor, action, target or details.")
+    after: datetime | None = optional("Earliest time; UTC unless it has a zone.")
+    before: datetime | None = optional("End, exclusive; UTC unless it has a zone.")
+
+    sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
+
+
+class FeedbackListParameters(_LimitedPageParameters):
+    video_id: _Text | None = optional("Only feedback on this video.")
+    text: _Text | None = optional("Only feedback for queries with this text.")
+    verdict: Verdict | None = optional("Only feedback with this verdict.")
+    caller: _Text | None = optional("Only feedback from this user or key.")
+    own: bool = Field(default=False, description="Only your own feedback, for administrators too.")
+    sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
+
+
+class WebhookDeliveryParameters(_LimitedPageParameters):
+    """Parameters of ``GET /webhooks/{webhook_id}/deliveries``."""
+
+
+# Stated in the OpenAPI document only: the service checks the values, for batches as well, with its own hints. Upper
+# limits are those of service.core.request_limits.
+_AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
+_NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
+
+
+class CaptionsParameters(StrictParameters):
+    k: int = Field(default=10, description="Maximum number of captions.", json_schema_extra=_AT_LEAST_ONE)
+    scope: str = Field(
+        default="task",
+        description="'task': captions from the video's own domain; 'all': captions from all domains.",
+        json_schema_extra={"enum": [*get_args(SearchScope)]},
+    )
+
+
+class SuggestionParameters(StrictParameters):
+    q: str = Field(description="Query so far, whose last word is completed.", examples=["a bir"])
+    k: int = Field(default=8, description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)
+
+
+class SimilarParameters(StrictParameters):
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    scope: str = Field(
+        default="task",
+        description="'task': videos in the same domain; 'all': videos in all domains with the same encoder.",
+        json_schema_extra={"enum": [*get_args(SearchScope)]},
+    )
+    min_score: float | None = optional("Minimum cosine similarity of a result.")
+
+
+class _FilterParameters(StrictParameters):
+    """Filters of all searches. The service checks their values."""
+
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    task: list[str] | None = optional("Domain to search (name or ID); repeatable. Default: all.")
+    min_duration: float | None = Field(
+        default=None, description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
+    )
+    max_duration: float | None = Field(
+        default=None, description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
+    )
+    arrived_after: datetime | None = optional("Added since this time; UTC unless it has a zone.")
+    arrived_before: datetime | None = optional("Added before this time; UTC unless it has a zone.")
+    where: str | None = Query(
+        None,
+        description=(
+            "Conditions on metadata as a JSON object: for each field a value, {min, max}, {any: [values]} or "
+            "{all: [texts]}."
+        ),
+        openapi_examples=WHERE_EXAMPLES,
+    )
+    min_score: float | None = optional("Minimum score of a result.")
+
+    def service_arguments(self) -> dict[str, Any]:
+        """Return the parameters as arguments of the query service.
+
+        Raises:
+            InvalidInput: ``where`` is not a JSON object.
+        """
+        arguments = dict(self)
+        if self.where is not None:
+            from service.search.video_filters import parse_where_json  # imports torch
+
+            arguments["where"] = parse_where_json(self.where)
+        return arguments
+
+
+class ClipParameters(_FilterParameters):
+    captions: int | None = optional("Number of captions that describe the clip.")
+
+
+class _TextParameters(_FilterParameters):
+    q: str = Field(
+        description="Description of the video, in words.",
+        examples=["eggs are whisked"],
+        json_schema_extra={"minLength": 1},
+    )
+    mode: str | None = Field(
+        default=None,
+        description="'pinned' or 'latest'; default: 'pinned' if offered.",
+        json_schema_extra={"enum": [*get_args(QueryMode), None]},
+    )
+    routes: str | None = optional(
+        "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
+        "of the likeliest domains."
+    )
+    moments: int = Field(default=3, description="Maximum number of moments per long video, best first.")
+
+    def query(self) -> SearchQuery:
+        """Return the query, without a second validation."""
+        return SearchQuery.model_construct(**self.service_arguments())
+
+
+class ExplanationParameters(_TextParameters):
+    k: int | None = optional("Number of ranked results; default: the maximum of a search.")  # type: ignore[assignment]
+
+
+class QueryReportParameters(StrictParameters):
+    worst: int = Field(default=10, ge=0, le=MAX_WORST_QUERIES, description="Maximum number of them.")
+
+
+class SearchParameters(_TextParameters):
+    min_confidence: float | None = Field(
+        default=None,
+        description="Minimum confidence of a result, 0..1.",
+        json_schema_extra={"minimum": 0, "maximum": 1},
+    )
+    facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
+    cursor: str | None = optional(
+        "`next_cursor` from the previous page; parameters other than k and moments must not change."
+    )

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE
-from api.request_paths import PREFIX
+from api.request_middleware import PREFIX
 from api.security.route_scopes import SECURITY_SCHEMES
 from cinestrata_schemas.problems import Problem
 from cinestrata_schemas.tasks import AppendSpec, PreviewRequest, TaskEvent, TaskSpec

@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from api.request_observer import HttpMiddleware, StatusRecorder, explain_failure
-from api.request_paths import allowed_methods
+from api.request_middleware import HttpMiddleware, StatusRecorder, allowed_methods, explain_failure
 from cinestrata_schemas.problems import Problem, ProblemField
 from service.core.errors import CinestrataError, InvalidInput, problem_type
 

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.pages.page_rendering import PAGE_METHODS, render_page
-from api.request_paths import api_link
+from api.pages.html_pages import PAGE_METHODS, render_page
+from api.request_middleware import api_link
 from api.security.authentication import (
     SESSION_COOKIE,
     Authenticator,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from api.dependencies import PageLinkDep
-from api.query_parameters import AuditListParameters, NoParameters
+from api.dependencies import AuditListParameters, NoParameters, PageLinkDep
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.access import (
     AuditPage,

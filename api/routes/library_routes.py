@@ -8,9 +8,15 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from api.conditional_responses import conditional_response
-from api.dependencies import PageLinkDep, QueryDep
+from api.dependencies import (
+    NoParameters,
+    PageLinkDep,
+    QueryDep,
+    ReleaseListParameters,
+    ShardListParameters,
+    StrictParameters,
+)
 from api.openapi import UNCHANGED
-from api.query_parameters import NoParameters, ReleaseListParameters, ShardListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.library import (
     LibraryStatus,

@@ -6,12 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse, PlainTextResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 
 from api.conditional_responses import range_response
-from api.dependencies import QueryDep, SettingsDep
+from api.dependencies import NoParameters, QueryDep, SettingsDep
 from api.openapi import file_response
-from api.query_parameters import NoParameters
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, Readiness, SnapshotDetails
@@ -156,3 +155,10 @@ async def prometheus() -> Response:
     """Return metrics in the Prometheus text format."""
     content, media_type = await run_health_check(prometheus_metrics.render)
     return Response(content, media_type=media_type)
+
+
+@health_router.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
+@requires("public")
+async def openapi_description(request: Request) -> JSONResponse:
+    """Return the API's operations, parameters and models, which are the same for every library."""
+    return JSONResponse(request.app.openapi())

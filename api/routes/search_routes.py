@@ -8,15 +8,15 @@ from fastapi import APIRouter, File, Query, UploadFile
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from api.dependencies import QueryDep
-from api.openapi import SEARCH_PROBLEMS
-from api.query_parameters import (
+from api.dependencies import (
     CaptionsParameters,
     ClipParameters,
+    QueryDep,
     QueryReportParameters,
     SearchParameters,
     SuggestionParameters,
 )
+from api.openapi import SEARCH_PROBLEMS
 from api.request_threads import run_search
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.search import (

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from api.dependencies import PageLinkDep
-from api.query_parameters import NoParameters, SyncedFileListParameters
+from api.dependencies import NoParameters, PageLinkDep, SyncedFileListParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import FollowedSource, StoredFilePage, SyncDetails, SyncedFilesPatch, SyncSpec
 from service.syncs import registered_syncs, synced_files

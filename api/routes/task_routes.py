@@ -15,10 +15,16 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
-from api.dependencies import CallerDep, IdempotencyKey, PageLinkDep, parse_json
+from api.dependencies import (
+    CallerDep,
+    IdempotencyKey,
+    NoParameters,
+    PageLinkDep,
+    TaskListParameters,
+    parse_json,
+)
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
-from api.query_parameters import NoParameters, TaskListParameters
-from api.request_paths import api_link
+from api.request_middleware import api_link
 from api.request_threads import StreamLimit, run_long
 from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires

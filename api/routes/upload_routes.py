@@ -16,7 +16,7 @@ from fastapi import APIRouter, Header, Request, Response
 
 from api import openapi
 from api.dependencies import parse_json
-from api.request_paths import api_link
+from api.request_middleware import api_link
 from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.tasks import PreviewRequest, UploadPreview

@@ -13,14 +13,16 @@ from limits.strategies import FixedWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response
-from api.dependencies import CallerDep, PageLinkDep, QueryDep
-from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
-from api.query_parameters import (
+from api.dependencies import (
+    CallerDep,
     ExplanationParameters,
     FeedbackListParameters,
+    PageLinkDep,
+    QueryDep,
     SimilarParameters,
     VideoListParameters,
 )
+from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.remote_playback import remote_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.search import ResultExplanation, SimilarVideosResponse

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.dependencies import PageLinkDep
-from api.query_parameters import NoParameters, WebhookDeliveryParameters
+from api.dependencies import NoParameters, PageLinkDep, WebhookDeliveryParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,

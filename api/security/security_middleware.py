@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problem_details import problem_response
-from api.request_observer import HttpMiddleware
-from api.request_paths import route_path
+from api.request_middleware import HttpMiddleware, route_path
 from api.security.authentication import Authenticator, is_loopback
 from api.security.cross_origin import is_cross_site_change
 from api.security.route_scopes import Forbidden, request_actor

@@ -14,8 +14,7 @@ from fastapi.testclient import TestClient
 from httpx import ASGITransport, AsyncClient, Response
 from starlette.types import Receive, Scope, Send
 
-from api.load_shedding import LoadSheddingMiddleware
-from api.request_threads import run_health_check, run_long, run_search
+from api.request_threads import LoadSheddingMiddleware, run_health_check, run_long, run_search
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core import request_limits
 from service.library import prometheus_metrics

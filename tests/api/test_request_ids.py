@@ -93,7 +93,7 @@ def request_log(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         raise structlog.DropEvent
 
     monkeypatch.setattr(
-        "api.request_observer.log",
+        "api.request_middleware.log",
         structlog.wrap_logger(None, processors=[structlog.stdlib.add_log_level, capture]),
     )
     return lines
