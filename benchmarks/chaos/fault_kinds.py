@@ -15,13 +15,7 @@ from celery import Celery
 
 from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.deployments import Deployment, send_signal
-from benchmarks.chaos.process_faults import (
-    KILL_POINTS,
-    arm_kill_point,
-    disarm,
-    killed_process,
-    shift_clock,
-)
+from benchmarks.chaos.process_faults import KILL_POINTS, arm_kill_point, disarm, killed_process, shift_clock
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
 _PAST_LEASE = 13.0  # seconds; leases in the deployments last ten

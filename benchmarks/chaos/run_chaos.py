@@ -30,11 +30,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.chaos.data_volume import DataVolume
-from benchmarks.chaos.deployments import (
-    Deployment,
-    EmbeddedDeployment,
-    ServerDeployment,
-)
+from benchmarks.chaos.deployments import Deployment, EmbeddedDeployment, ServerDeployment
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
@@ -117,10 +113,7 @@ _ROUND_SECONDS = 600.0  # for a round's operations, and for recovery after them
 _PLAN_SEED = 1  # every run has the same operations; its seed selects the faults
 _OLD_SECONDS = 7200.0  # age that leftovers are given before the next round
 _SNAPSHOT_SECONDS = 60.0
-_DEPLOYMENTS: dict[str, type[Deployment]] = {
-    "embedded": EmbeddedDeployment,
-    "server": ServerDeployment,
-}
+_DEPLOYMENTS: dict[str, type[Deployment]] = {"embedded": EmbeddedDeployment, "server": ServerDeployment}
 
 
 class Chaos:

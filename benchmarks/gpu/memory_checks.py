@@ -63,9 +63,7 @@ def _post(name: str) -> str:
     entries: list[dict[str, Any]] = []
     for number in range(_VIDEOS):
         (folder / f"{number}.mp4").write_bytes(f"{name} {number}".encode())
-        entries.append(
-            {"uri": f"{name}/{number}.mp4", "captions": texts[number::_VIDEOS], "split": "train"},
-        )
+        entries.append({"uri": f"{name}/{number}.mp4", "captions": texts[number::_VIDEOS], "split": "train"})
     spec = TaskSpec.model_validate(
         {
             "name": name,

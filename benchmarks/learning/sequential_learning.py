@@ -89,10 +89,7 @@ class SequentialLearner:
         return losses
 
     def train_jointly(
-        self,
-        tasks: Sequence[TaskData],
-        *,
-        report: Callable[[TrainingProgress], None] = lambda progress: None,
+        self, tasks: Sequence[TaskData], *, report: Callable[[TrainingProgress], None] = lambda progress: None
     ) -> list[float]:
         """Train the union of all tasks from the backbone, for as many epochs as each task gets alone.
 

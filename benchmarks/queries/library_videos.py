@@ -94,13 +94,7 @@ def read_domains(
             _link(file, media / uri)
             metadata = (entry.metadata if names else None) or {}
             video = LibraryVideo(
-                f"{path.name}.{stem}",
-                path.name,
-                path.parent.name,
-                file,
-                uri,
-                entry.captions,
-                metadata,
+                f"{path.name}.{stem}", path.name, path.parent.name, file, uri, entry.captions, metadata
             )
             videos.setdefault(content_hash(file), video)
         library[path.name] = list(videos.values())

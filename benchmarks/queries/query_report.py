@@ -165,7 +165,7 @@ def query_tables(results: QueryResults, figures: Figures) -> str:
         f"{results.hidden} are hidden (stored without captions); all are in the gallery. {results.seeds} seeds. "
         "Percent: mean over domains with the 95 % interval of a bootstrap over queries, each a mean over the seeds "
         "that drew it / mean over queries. ▲: better than the product, △: better, and the interval of the paired "
-        "difference includes zero.\n",
+        "difference includes zero.\n"
     ]
     if not results.names:
         parts.append(

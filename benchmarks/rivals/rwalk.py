@@ -32,10 +32,7 @@ class RwalkConfig(WeightPenaltyConfig):
     """Settings of RWalk; the defaults are those of the paper and its published code."""
 
     penalty: float = Field(
-        default=2.0,
-        ge=0,
-        le=1e12,
-        description="λ; twice that of the paper, whose penalty has no factor 1/2",
+        default=2.0, ge=0, le=1e12, description="λ; twice that of the paper, whose penalty has no factor 1/2"
     )
     fisher_rate: float = Field(
         default=0.9, gt=0, le=1, description="α of equation 6, share of the newest window"

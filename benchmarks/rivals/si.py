@@ -27,10 +27,7 @@ class SiConfig(WeightPenaltyConfig):
     """Settings of SI."""
 
     penalty: float = Field(
-        default=0.2,
-        ge=0,
-        le=1e12,
-        description="λ; twice the c of the paper, whose penalty has no factor 1/2",
+        default=0.2, ge=0, le=1e12, description="λ; twice the c of the paper, whose penalty has no factor 1/2"
     )
     damping: float = Field(default=0.1, gt=0, le=1, description="ξ of equation 5")
 

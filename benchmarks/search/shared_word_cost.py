@@ -65,12 +65,7 @@ def measure_kinds(
         ]
         measured = zip(libraries, measure_in_turn(searches, size, rounds), strict=True)
         rows += [
-            {
-                "kind": kind,
-                "domains": library.tasks,
-                **_figures(timing),
-                "mean_searched": timing.mean_tasks,
-            }
+            {"kind": kind, "domains": library.tasks, **_figures(timing), "mean_searched": timing.mean_tasks}
             for library, timing in measured
         ]
     return rows

@@ -76,11 +76,7 @@ class MemoryTrend:
 
 
 def judge(
-    steady: PhaseOutcome,
-    alone: PhaseOutcome,
-    learning: PhaseOutcome,
-    overload: PhaseOutcome,
-    recovery: float,
+    steady: PhaseOutcome, alone: PhaseOutcome, learning: PhaseOutcome, overload: PhaseOutcome, recovery: float
 ) -> list[Verdict]:
     """Judge all requirements.
 

@@ -18,12 +18,7 @@ from benchmarks.data.frame_sources import FileFrames
 from benchmarks.data.protocol_sources import CtvrSource, read_folder_task
 from benchmarks.data.source_tasks import SourceTask
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.protocol import (
-    load_protocol,
-    parse_variant,
-    protocol_names,
-    select_variants,
-)
+from benchmarks.learning.protocol import load_protocol, parse_variant, protocol_names, select_variants
 from benchmarks.learning.task_preparation import prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
 from media import VideoDecoder, load_frames
@@ -32,12 +27,7 @@ from models.backbones.backbone_description import FrameSpec
 SPEC = FrameSpec(frames=2, size=56)
 SMALL: dict[str, Any] = {
     "title": "Small",
-    "source": {
-        "kind": "ctvr",
-        "facts": "msrvtt.jsonl.gz",
-        "categories_per_task": 2,
-        "needs": "something",
-    },
+    "source": {"kind": "ctvr", "facts": "msrvtt.jsonl.gz", "categories_per_task": 2, "needs": "something"},
     "backbone": "tiny",
     "prior": 0,
     "settings": {"epochs": 1, "batch_size": 4},

@@ -15,13 +15,7 @@ from benchmarks.rivals.rwalk import Rwalk, RwalkConfig
 from benchmarks.rivals.si import Si, SiConfig
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
-from tests.trainer.methods.method_driver import (
-    TEXTS,
-    create_method,
-    random_frames,
-    weights,
-    write_task,
-)
+from tests.trainer.methods.method_driver import TEXTS, create_method, random_frames, weights, write_task
 from trainer.methods.base import in_task_loss
 from trainer.methods.shared.weight_penalty import WeightPenaltyMethod, mean_gradients
 from trainer.task_data import Clip, Pair, TaskData, load_frames

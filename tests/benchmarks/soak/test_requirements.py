@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.soak.load_generator import RequestRecord
-from benchmarks.soak.requirements import (
-    MemoryTrend,
-    PhaseOutcome,
-    fit_memory_trend,
-    judge,
-    summarize_phase,
-)
+from benchmarks.soak.requirements import MemoryTrend, PhaseOutcome, fit_memory_trend, judge, summarize_phase
 
 MIB = 1024**2
 SAMPLES = [(second, 100 * MIB) for second in range(3)]
