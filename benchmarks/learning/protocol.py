@@ -21,7 +21,7 @@ from benchmarks.data.protocol_sources import CtvrSource
 from benchmarks.data.source_tasks import StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.rivals import METHODS
-from benchmarks.rivals.joint import Joint
+from benchmarks.rivals.baselines import Joint
 from models.routing import DEFAULT_PRIOR
 
 Scalar = bool | int | float | str

@@ -1,24 +1,8 @@
-"""Co2L: contrastive continual learning (Cha et al. 2021).
-
-It has two mechanisms. Asymmetric supervised contrast (section 4.1): every sample in the batch is a negative, but only
-the current task's samples are anchors, because the few past ones would be overfitted. Instance-wise relation
-distillation (section 4.2): the similarities among the batch's samples are distilled from a frozen copy of the model
-from before the task; κ* < κ makes the target sharper than the prediction.
-
-bmu-moco transfers Co2L to retrieval in one sentence: the logits of the old and the current model are aligned on new and
-old data, under two augmentations of every mini-batch. This implementation reads it as the paper's batch of 2N, made of
-pairs: N texts, which cannot be augmented, and two views of each of their N videos. A text has two positives, a view has
-one. Similarities are taken across modalities, in both directions, for the contrast and for the relations. (The original
-compares samples of one modality, each with all others.)
-
-Other differences: views differ only in color (bmu-moco: grayscale and jitter; strengths as in Co2L's published code;
-see ``shared.color_jitter``), since crops and flips would contradict captions. Past pairs are a separate batch in every
-step, where the original spreads them over an epoch. Losses are means over anchors rather than sums. The retrieval
-temperature replaces τ = 0.5. See also ``shared.replay``.
-"""
+"""Co2L, and the color changes that it augments videos with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -26,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.rivals.shared.color_jitter import ColorJitter
-from benchmarks.rivals.shared.replay import ReplayConfig, ReplayMethod
+from benchmarks.rivals.replay_memory import ReplayConfig, ReplayMethod
 from models.backbones.backbone import Backbone
 
 _JITTERED_SHARE = 0.8  # share of views with color jitter (published code)
@@ -49,7 +32,23 @@ class Co2lConfig(ReplayConfig):
 
 
 class Co2l(ReplayMethod):
-    """Contrast with only current anchors, and distilled relations.
+    """Co2L: contrastive continual learning (Cha et al. 2021).
+
+    It has two mechanisms. Asymmetric supervised contrast (section 4.1): every sample in the batch is a negative, but
+    only the current task's samples are anchors, because the few past ones would be overfitted. Instance-wise relation
+    distillation (section 4.2): the similarities among the batch's samples are distilled from a frozen copy of the model
+    from before the task; κ* < κ makes the target sharper than the prediction.
+
+    bmu-moco transfers Co2L to retrieval in one sentence: the logits of the old and the current model are aligned on new
+    and old data, under two augmentations of every mini-batch. This implementation reads it as the paper's batch of 2N,
+    made of pairs: N texts, which cannot be augmented, and two views of each of their N videos. A text has two
+    positives, a view has one. Similarities are taken across modalities, in both directions, for the contrast and for
+    the relations. (The original compares samples of one modality, each with all others.)
+
+    Other differences: views differ only in color (bmu-moco: grayscale and jitter; strengths as in Co2L's published
+    code; see :class:`ColorJitter`), since crops and flips would contradict captions. Past pairs are a separate batch
+    in every step, where the original spreads them over an epoch. Losses are means over anchors rather than sums. The
+    retrieval temperature replaces τ = 0.5. See also ``replay_memory``.
 
     Attributes:
         augment: Draws a view of videos ``uint8 [N, M, H, W, 3]``, the same for all frames of a video.
@@ -69,16 +68,13 @@ class Co2l(ReplayMethod):
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Compute the asymmetric contrast + λ · relation distillation."""
         config = self.config
-        ids = self.tokenize(texts)
-        self.record_batch(frames, ids)
-        joined, joined_ids = self.append_past(frames, ids, config.replay_batch)
-        views = torch.cat([self.augment(joined), self.augment(joined)])
-        queries, videos = self.encode(views, joined_ids)
-        loss = asymmetric_loss(queries, videos, len(ids), config.logit_scale)
+        union, ids = self.union_batch(frames, texts, config.replay_batch)
+        views = torch.cat([self.augment(union), self.augment(union)])
+        queries, videos = self.encode(views, ids)
+        loss = asymmetric_loss(queries, videos, len(texts), config.logit_scale)
         if self.previous_model is None:
             return loss
-        with torch.no_grad():
-            old_queries, old_videos = self.encode(views, joined_ids, self.previous_model)
+        old_queries, old_videos = self.encode_as_before(views, ids)
         temperatures = config.relation_temperature, config.past_temperature
         relations = relation_loss(queries @ videos.T, old_queries @ old_videos.T, *temperatures)
         relations = relations + relation_loss(videos @ queries.T, old_videos @ old_queries.T, *temperatures)
@@ -113,3 +109,106 @@ def relation_loss(current: Tensor, previous: Tensor, temperature: float, past_te
         past_temperature: κ*, of p*.
     """
     return F.cross_entropy(current / temperature, (previous / past_temperature).softmax(dim=-1))
+
+
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+_OPERATIONS = 4
+
+
+class ColorJitter:
+    """Changes each clip's colors at random, in the same way for all its frames.
+
+    Color is the only augmentation that does not contradict captions about positions and motion. Brightness, contrast,
+    saturation, hue and grayscale are affine in a pixel's color; any sequence of them is one 3 × 3 matrix and one offset
+    per clip, so a batch of clips needs one matrix product. Two points differ from a chain of image operations: values
+    are clamped to 0..255 once at the end, and hue rotates about the gray axis of the RGB cube rather than in HSV. Both
+    hue rotations agree for a third of a turn (red to green, green to blue, blue to red).
+
+    Args:
+        strength: Brightness, contrast and saturation factors are uniform in 1 ± strength; hue rotates by up to a
+            quarter of the strength (in turns) in either direction. The order of the operations is random.
+        share: Probability that a clip is jittered.
+        gray: Probability that a clip becomes grayscale, independent of jitter.
+    """
+
+    def __init__(self, strength: float, *, share: float, gray: float) -> None:
+        self.strength = strength
+        self.share = share
+        self.gray = gray
+
+    def __call__(self, clips: Tensor) -> Tensor:
+        """Change copies of clips ``uint8 [N, …, 3]``, drawing from torch's global generator."""
+        colors = clips.flatten(1, -2).float()  # [N, P, 3]
+        # bfloat16 has 8 bits of precision, too few for a color.
+        with torch.autocast(clips.device.type, enabled=False):
+            maps = self._color_maps(colors.mean(dim=1))
+            changed = torch.baddbmm(maps[:, 3:, :3], colors, maps[:, :3, :3])
+        return changed.round_().clamp_(0, 255).to(torch.uint8).view_as(clips)
+
+    def _color_maps(self, mean: Tensor) -> Tensor:
+        """Draw maps ``[N, 4, 4]`` of row vectors (red, green, blue, 1) for clips of ``mean`` color ``[N, 3]``."""
+        count, identity = len(mean), torch.eye(4, device=mean.device)
+        mean = torch.cat([mean, torch.ones_like(mean[:, :1])], dim=1).unsqueeze(1)
+        draws = 2 * torch.rand(_OPERATIONS, count, device=mean.device) - 1
+        brightness_factor, contrast_factor, saturation_factor = 1 + self.strength * draws[:3]
+        turns = self.strength / 4 * draws[3]
+        order = torch.rand(count, _OPERATIONS, device=mean.device).argsort(dim=1)
+        maps = identity.expand(count, 4, 4)
+        for position in range(_OPERATIONS):
+            middle = luma((mean @ maps)[:, 0, :3])
+            operations = torch.stack(
+                [
+                    brightness(brightness_factor),
+                    contrast(contrast_factor, middle),
+                    saturation(saturation_factor),
+                    hue(turns),
+                ]
+            )
+            maps = maps @ operations[order[:, position], torch.arange(count, device=mean.device)]
+        maps = torch.where(_random_mask(self.share, mean), maps, identity)
+        return torch.where(_random_mask(self.gray, mean), maps @ saturation(torch.zeros_like(turns)), maps)
+
+
+def luma(colors: Tensor) -> Tensor:
+    """Compute the luma of colors ``[…, 3]``."""
+    return colors @ torch.tensor(_LUMA, device=colors.device)
+
+
+def brightness(factor: Tensor) -> Tensor:
+    """Build maps ``[N, 4, 4]`` of row vectors (red, green, blue, 1) that scale colors by ``factor [N]``."""
+    return _affine_map(factor[:, None, None] * torch.eye(3, device=factor.device))
+
+
+def contrast(factor: Tensor, middle: Tensor) -> Tensor:
+    """Build maps ``[N, 4, 4]`` that scale the distance of colors to the grays ``middle [N]`` by ``factor [N]``."""
+    maps = brightness(factor)
+    maps[:, 3, :3] = ((1 - factor) * middle).unsqueeze(1)
+    return maps
+
+
+def saturation(factor: Tensor) -> Tensor:
+    """Build maps ``[N, 4, 4]`` that scale saturation by ``factor [N]`` (0: grayscale) and keep the luma."""
+    gray = torch.tensor(_LUMA, device=factor.device)[:, None].expand(3, 3)
+    factor = factor[:, None, None]
+    return _affine_map(factor * torch.eye(3, device=factor.device) + (1 - factor) * gray)
+
+
+def hue(turns: Tensor) -> Tensor:
+    """Build maps ``[N, 4, 4]`` that rotate colors about the gray axis by ``turns [N]`` (Rodrigues' formula).
+
+    Positive turns rotate red towards green.
+    """
+    angle = 2 * math.pi * turns[:, None, None]
+    cross = torch.tensor([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]], device=turns.device) / math.sqrt(3)
+    cosine = angle.cos()
+    return _affine_map(cosine * torch.eye(3, device=turns.device) + (1 - cosine) / 3 + angle.sin() * cross)
+
+
+def _affine_map(linear: Tensor) -> Tensor:
+    maps = torch.eye(4, device=linear.device).repeat(len(linear), 1, 1)
+    maps[:, :3, :3] = linear
+    return maps
+
+
+def _random_mask(share: float, mean: Tensor) -> Tensor:
+    return (torch.rand(len(mean), device=mean.device) < share)[:, None, None]

@@ -7,8 +7,8 @@ retrieves videos (section 5.3).
 
 Differences from the paper: the branches are CLIP's towers, trained completely, instead of two layers with dropout on
 frozen features. The loss is a mean over triplets instead of a sum, and equation 5 takes its gradients from small
-batches of triplets. Left out: MAS (``benchmarks.rivals.mas``), a shared top layer (section 5.2), models that retrieve
-texts, and earlier tasks' vectors as negatives (section 5.4, without success in the paper).
+batches of triplets. Left out: MAS (``benchmarks.rivals.weight_penalties``), a shared top layer (section 5.2), models
+that retrieve texts, and earlier tasks' vectors as negatives (section 5.4, without success in the paper).
 """
 
 from __future__ import annotations

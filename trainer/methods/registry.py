@@ -1,7 +1,7 @@
 """Discover learning methods, validate their settings and construct them from a release.
 
 Two files register a method: a recipe ``configs/<name>.yaml`` and, beside that folder, a module ``<name>.py`` with one
-:class:`~trainer.methods.base.Method` subclass of that name.
+:class:`~trainer.methods.base.Method` subclass of that name. Methods of a family can share a module.
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ class MethodRegistry:
 
     Args:
         packages: Packages with method modules and a ``configs`` folder of recipes.
+        modules: Modules of methods whose module has another name, by method.
 
     Raises:
         ImportError: A recipe has no module, or the module does not define exactly one method of that name.
     """
 
-    def __init__(self, *packages: str) -> None:
+    def __init__(self, *packages: str, modules: Mapping[str, str] | None = None) -> None:
         self._recipes = {
             file.name.removesuffix(".yaml"): (package, file)
             for package in packages
             for file in (resources.files(package) / "configs").iterdir()
             if file.name.endswith(".yaml")
         }
-        self.methods = {name: _method_class(self._recipes[name][0], name) for name in sorted(self._recipes)}
+        modules = modules or {}
+        self.methods = {
+            name: _method_class(f"{package}.{modules.get(name, name)}", name)
+            for name, (package, _) in sorted(self._recipes.items())
+        }
 
     def configure(self, name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
         """Validate ``settings`` on top of the method's recipe.
@@ -78,8 +83,8 @@ class MethodRegistry:
             raise BackboneUnsupported(f"method {name!r}: {error}") from error
 
 
-def _method_class(package: str, name: str) -> type[Method]:
-    module = import_module(f"{package}.{name}")
+def _method_class(path: str, name: str) -> type[Method]:
+    module = import_module(path)
     classes = [
         value
         for value in vars(module).values()

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.shared import color_jitter
-from benchmarks.rivals.shared.color_jitter import ColorJitter
+from benchmarks.rivals.co2l import ColorJitter, hue
 
 RED, GREEN, BLUE, GRAY = (200.0, 0, 0), (0, 200.0, 0), (0, 0, 200.0), (90.0, 90, 90)
 
@@ -21,13 +20,13 @@ def _apply(maps: Tensor, *colors: tuple[float, ...]) -> list[list[float]]:
 
 
 def test_hue_by_a_third_of_a_turn_permutes_the_channels_as_in_hsv() -> None:
-    third = color_jitter.hue(torch.tensor([1 / 3]))
+    third = hue(torch.tensor([1 / 3]))
     picture = (180.0, 90.0, 30.0)
-    hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in picture))
-    turned = [255 * level for level in colorsys.hsv_to_rgb((hue + 1 / 3) % 1, saturation, value)]
+    angle, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in picture))
+    turned = [255 * level for level in colorsys.hsv_to_rgb((angle + 1 / 3) % 1, saturation, value)]
     assert _apply(third, picture)[0] == pytest.approx(turned, abs=0.02)
     assert _apply(third, RED, GREEN, BLUE, GRAY) == [list(GREEN), list(BLUE), list(RED), list(GRAY)]
-    there_and_back = color_jitter.hue(torch.tensor([0.07])) @ color_jitter.hue(torch.tensor([-0.07]))
+    there_and_back = hue(torch.tensor([0.07])) @ hue(torch.tensor([-0.07]))
     torch.testing.assert_close(there_and_back[0], torch.eye(4))
 
 
@@ -54,7 +53,7 @@ def test_jitter_equals_the_operations_in_sequence(monkeypatch: pytest.MonkeyPatc
             elif change == 2:
                 pixels = strong * pixels + (1 - strong) * (pixels @ luma)[:, None]
             else:
-                turn = color_jitter.hue(0.05 * strengths[3, clip : clip + 1])[0, :3, :3]
+                turn = hue(0.05 * strengths[3, clip : clip + 1])[0, :3, :3]
                 pixels = pixels @ turn.numpy()
         assert np.abs(pixels - changed[clip].numpy().reshape(-1, 3)).max() <= 0.51
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.shared.distillation import distillation_loss, random_sentences
+from benchmarks.rivals.distillation import distillation_loss, random_sentences
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (

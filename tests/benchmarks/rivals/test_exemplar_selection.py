@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.rivals.shared.replay import herding_order, pair_features
+from benchmarks.rivals.replay_memory import herding_order, pair_features
 
 
 def random_features(count: int, dim: int = 6) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.lucir import margin_ranking_loss
+from benchmarks.rivals.replay_methods import margin_ranking_loss
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import (
     begin_second_task,

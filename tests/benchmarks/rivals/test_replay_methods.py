@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.rivals.co2l import asymmetric_loss, relation_loss
-from benchmarks.rivals.shared.replay import MemoryRows, ReplayMemory
+from benchmarks.rivals.replay_memory import MemoryRows, ReplayMemory
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.ewc import Ewc
-from benchmarks.rivals.rwalk import Rwalk, RwalkConfig
-from benchmarks.rivals.si import Si, SiConfig
+from benchmarks.rivals.path_integrals import Rwalk, RwalkConfig, Si, SiConfig
+from benchmarks.rivals.weight_penalties import Ewc
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import TEXTS, create_method, random_frames, weights, write_task

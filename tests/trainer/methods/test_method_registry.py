@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -16,11 +15,12 @@ from trainer.methods import MethodError
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_method_is_one_module_with_its_name(name: str) -> None:
+def test_every_method_of_the_trainer_is_one_module_with_its_name(name: str) -> None:
     method = METHODS[name]
     assert method.name == name
-    assert method.__module__ in (f"trainer.methods.{name}", f"benchmarks.rivals.{name}")
-    assert import_module(method.__module__).__doc__
+    assert method.__module__ == f"trainer.methods.{name}" or method.__module__.startswith(
+        "benchmarks.rivals."
+    )
     assert set(method.architecture_settings) <= set(method.config_class.model_fields)
 
 

@@ -202,8 +202,6 @@ class ReplayMethod(Finetune):
         self.previous_model: Backbone | None = None
         self._step_rows: MemoryRows | None = None
 
-    # -- hooks ------------------------------------------------------------------------------------------
-
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Copy the model from before the task, for a method that needs it."""
         super().begin_task(task_id, name, trained=trained)
@@ -246,6 +244,11 @@ class ReplayMethod(Finetune):
         model = model or self.model
         return self.encode_ids(ids, model), encode_frames(model, frames)[0]
 
+    @torch.no_grad()
+    def encode_as_before(self, frames: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the vectors like :meth:`encode`, with the model from before the task."""
+        return self.encode(frames, ids, self.previous_model)
+
     def record_batch(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None = None) -> None:
         """Record a step's pairs for the reservoir.
 
@@ -261,8 +264,10 @@ class ReplayMethod(Finetune):
         rows = self.memory.sample(count, before=len(self.learned_tasks))
         return rows and {name: values.to(device) for name, values in rows.items()}
 
-    def append_past(self, frames: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Append up to ``count`` pairs from past tasks to a batch's frames and token IDs."""
+    def union_batch(self, frames: Tensor, texts: Sequence[str], count: int) -> tuple[Tensor, Tensor]:
+        """Record a step's pairs, and append up to ``count`` pairs from past tasks to their frames and token IDs."""
+        ids = self.tokenize(texts)
+        self.record_batch(frames, ids)
         past = self.sample_past(count, frames.device)
         if past is None:
             return frames, ids

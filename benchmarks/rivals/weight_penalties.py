@@ -1,0 +1,230 @@
+"""Weight penalties whose importance comes from gradients at the end of a task: EWC, AFEC and MAS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from trainer.methods.shared.weight_penalty import (
+    WeightPenaltyConfig,
+    WeightPenaltyMethod,
+    add_importance,
+    mean_gradients,
+)
+from trainer.task_data import Pair, load_frames
+
+
+class EwcConfig(WeightPenaltyConfig):
+    """Settings of EWC."""
+
+    penalty: float = Field(
+        default=2e6, ge=0, le=1e12, description="λ; twice the λ3 of continual-cross-modal-retrieval"
+    )
+    fisher_batch: int = Field(default=8, ge=2, le=1024, description="pairs per squared gradient")
+    decay: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="γ, share of the earlier tasks' Fisher that is kept at the end of a task",
+    )
+
+
+class Ewc(WeightPenaltyMethod):
+    """EWC: elastic weight consolidation (Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in neural
+    networks").
+
+    A weight's importance is its diagonal entry in the Fisher information: the mean squared gradient of the
+    log-likelihood at the end of the task. A retrieval model's likelihood is that of the correct partner within a batch,
+    so the gradient is that of the contrastive loss; continual-cross-modal-retrieval, equation 5, takes that of its
+    triplet loss in the same way (``trainer.methods.ccmr``). The Fisher matrices of all tasks are added up; a decay
+    reduces the oldest (online EWC: Schwarz et al. 2018, "Progress & compress").
+
+    Differences from the paper: a contrastive loss has no value for a single sample, so gradients are squared per small
+    batch rather than per sample, and a larger batch gives a smaller Fisher. Labels come from the data rather than from
+    samples of the model (the empirical Fisher), as in most published code.
+    """
+
+    name = "ewc"
+    config_class = EwcConfig
+    config: EwcConfig
+
+    def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Compute γ Ω + F."""
+        return add_importance(self.importance, self.fisher(self.model, pairs), self.config.decay)
+
+    def fisher(self, model: Backbone, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Compute F for the trained weights of ``model``: mean squared gradients of the loss on small batches."""
+        examples = self.small_batches(pairs, self.config.fisher_batch)
+        losses = (self.contrastive_loss(*self.embed(frames, texts, model)) for frames, texts in examples)
+        return mean_gradients(losses, self.penalized_parameters(model), torch.square)
+
+
+class AfecConfig(EwcConfig):
+    """Settings of AFEC."""
+
+    expansion_penalty: float = Field(
+        default=400.0, ge=0, le=1e12, description="λ_e; the code of ctp uses λ / 5000"
+    )
+
+
+class Afec(Ewc):
+    """AFEC: active forgetting with synaptic expansion-convergence (Wang et al. 2021, "AFEC: active forgetting of
+    negative transfer in continual learning"), on top of EWC; the row of that name in table 1 of ctp.
+
+    EWC keeps weights near those of earlier tasks even where that hinders the new task. AFEC trains a second set of
+    weights on the new task alone (expansion), and pulls the model's weights toward both sets (convergence):
+
+    - θ_e minimizes L(θ_e), the loss of the task, without a penalty. F_e is its Fisher information on the task.
+    - θ minimizes L(θ) + λ/2 Σ_k Ω_k (θ_k − θ*_k)² + λ_e/2 Σ_k F_e,k (θ_k − θ_e,k)² (equation 10), with Ω and θ* of EWC.
+
+    θ_e exists only during a task, and the first task has none.
+
+    Differences from the paper: θ_e starts from the pre-trained weights in every task, since pre-training is what
+    initializes a tower; the published code trains its initial θ_e further in every task, and the code of ctp starts
+    from the newest θ. As in both, θ_e and θ are trained in turns rather than one after the other: each step updates
+    both, and an epoch's penalty uses θ_e and F_e from the end of the previous epoch, so the first epoch has none. The
+    gradients of both are clipped together. F_e and Ω are computed on small batches, and Ω is a sum over the tasks, as
+    for :class:`Ewc`, where both codes average.
+
+    Attributes:
+        expanded: Towers with the weights θ_e; None before the second task and between tasks.
+        expanded_fisher: F_e at the end of the last epoch.
+        expanded_anchor: θ_e at the end of the last epoch.
+    """
+
+    name = "afec"
+    config_class = AfecConfig
+    config: AfecConfig
+
+    def __init__(self, backbone: Backbone, config: AfecConfig) -> None:
+        super().__init__(backbone, config)
+        self.expanded: Backbone | None = None
+        self.expanded_fisher: dict[str, Tensor] = {}
+        self.expanded_anchor: dict[str, Tensor] = {}
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        super().begin_task(task_id, name, trained=trained)
+        if trained and self.importance:
+            self.expanded = self.backbone.clone()
+            self.expanded.unfreeze()
+
+    def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:
+        """Measure F_e for the weights θ_e after the epochs so far."""
+        if self.expanded is not None and epoch:
+            self.expanded_fisher = self.fisher(self.expanded, pairs)
+            weights = self.expanded.named_parameters()
+            self.expanded_anchor = {name: weight.detach().clone() for name, weight in weights}
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        """Compute the loss of θ by equation 10 plus L(θ_e)."""
+        loss = super().loss(frames, texts, references)
+        if self.expanded is None:
+            return loss
+        expansion = self.contrastive_loss(*self.embed(frames, texts, self.expanded))
+        return loss + self.convergence_loss() + expansion
+
+    def convergence_loss(self) -> Tensor:
+        """Compute λ_e/2 Σ_k F_e,k (θ_k − θ_e,k)²."""
+        total = torch.zeros((), device=self.model.device)
+        for name, parameter in self.model.named_parameters():
+            if name in self.expanded_fisher:
+                distance = (parameter - self.expanded_anchor[name]).square()
+                total = total + (self.expanded_fisher[name] * distance).sum()
+        return self.config.expansion_penalty / 2 * total
+
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+        super().end_task(pairs)
+        self.expanded = None
+        self.expanded_fisher, self.expanded_anchor = {}, {}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        expanded = self.tower_groups(self.expanded) if self.expanded is not None else []
+        return super().parameter_groups() + expanded
+
+    def stored_statistics(self) -> dict[str, dict[str, Tensor]]:
+        """Collect EWC's statistics and, within a task, θ_e; its Fisher follows from it."""
+        weights = dict(self.expanded.named_parameters()) if self.expanded is not None else {}
+        expanded = {name: weight.detach() for name, weight in weights.items()}
+        return {**super().stored_statistics(), "expanded": expanded}
+
+    @torch.no_grad()
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        super().load_state_dict(tensors)
+        if self.expanded is not None:
+            for name, weight in self.expanded.named_parameters():
+                weight.copy_(tensors[f"expanded.{name}"])
+
+
+class MasConfig(WeightPenaltyConfig):
+    """Settings of MAS."""
+
+    penalty: float = Field(
+        default=2.0,
+        ge=0,
+        le=1e12,
+        description="λ; twice that of Aljundi et al., whose penalty has no factor 1/2",
+    )
+
+
+class Mas(WeightPenaltyMethod):
+    """MAS: memory aware synapses (Aljundi et al. 2018, "Memory aware synapses: learning what (not) to forget").
+
+    A weight's importance is how sensitive the network's output is to it: the mean magnitude, over a task's samples, of
+    the gradient of the output's squared norm. No label is involved, so each tower is measured on its own samples: the
+    image tower on videos, the text tower on captions (continual-cross-modal-retrieval, equation 6). The importances of
+    all tasks are added up.
+
+    Differences from equation 6: taken literally, it gives zero, because embeddings have unit length in the paper and
+    here, and a constant has no gradient. The output is therefore taken before normalization; for a video, it is the
+    mean over its frames. Equation 6 also lacks the magnitude bars in Aljundi et al., equation 3, without which the
+    gradients of different samples would cancel each other. The norm of the similarity matrix, an alternative, is not
+    the output of one branch, as the paper requires.
+    """
+
+    name = "mas"
+    config_class = MasConfig
+    config: MasConfig
+
+    def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Compute Ω plus equation 6 for both branches."""
+        weights = self.penalized_parameters()
+        clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, even with several captions
+        video_norms = (_squared_video_norm(self.model, load_frames([clip])) for clip in clips)
+        text_norms = (_squared_text_norm(self.model, [pair.caption]) for pair in pairs)
+        video_part, text_part = (
+            mean_gradients(norms, weights, torch.abs) for norms in (video_norms, text_norms)
+        )
+        return add_importance(self.importance, {name: video_part[name] + text_part[name] for name in weights})
+
+
+def _squared_video_norm(model: Backbone, frames: Tensor) -> Tensor:
+    """Sum ‖f(x)‖², before normalization, over videos ``uint8 [n, M, H, W, 3]``."""
+    visual = model.clip.visual
+    classes = _layer_output(visual.ln_post, lambda: encode_frames(model, frames))  # [n, M, width]
+    return (classes @ visual.proj).mean(dim=1).square().sum()
+
+
+def _squared_text_norm(model: Backbone, texts: Sequence[str]) -> Tensor:
+    """Sum ‖g(y)‖², before normalization, over texts."""
+    # [1, n, width]
+    ends = _layer_output(model.text.ln_final, lambda: encode_texts(model, model.tokenize(texts)))
+    projection = model.text.text_projection
+    projected = projection(ends) if isinstance(projection, nn.Linear) else ends @ projection
+    return projected.square().sum()
+
+
+def _layer_output(layer: nn.Module, forward: Callable[[], object]) -> Tensor:
+    """Capture a layer's last output while ``forward`` runs."""
+    outputs: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    try:
+        forward()
+    finally:
+        handle.remove()
+    return outputs[-1]
