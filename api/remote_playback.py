@@ -21,7 +21,7 @@ from media import MediaError
 from media.errors import RangeOutside, SourceOutage
 from media.sources.media_source import RemoteStream
 from service.core.errors import NotFound, SourceUnavailable
-from service.storage.video_access import open_remote_video
+from service.storage.library_files import open_remote_video
 
 log = structlog.get_logger(__name__)
 

@@ -20,13 +20,13 @@ from typing import Any
 from celery.apps import worker as celery_worker_app
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
+from service import operations
 from service.access.audit_log import Actor, set_process_actor
 from service.catalog import leases
 from service.core.process_setup import configure_logging
 from service.core.settings import settings
 from service.core.tracing import start_tracing
 from service.maintenance import MaintenanceThread
-from service.operations import maintenance_jobs
 from service.syncs import sync_run
 from service.tasks import lifecycle, probing
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
@@ -62,7 +62,7 @@ def sync(sync_id: str) -> None:
 @celery_app.task(name=MAINTAIN, ignore_result=True)  # type: ignore[untyped-decorator]
 def maintain(job_id: str) -> None:
     """Run a maintenance job, unless it is running."""
-    maintenance_jobs.run_job(int(job_id))
+    operations.run_job(int(job_id))
 
 
 health_file: Path | None = None  # set by the worker command; container probes read the file

@@ -13,17 +13,17 @@ import structlog
 
 from cinestrata_schemas.operations import GpuMemory
 from index.files.durable_files import replace_text
+from service import operations
 from service.backups.snapshots import sweep_unfinished_snapshots
 from service.catalog import database
 from service.catalog.database import session_scope
-from service.catalog.worker_reports import report_worker, sweep_worker_reports
+from service.catalog.leases import report_worker, sweep_worker_reports
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
 from service.library.alerts import evaluate_alerts
-from service.operations import maintenance_jobs
 from service.storage import video_files
-from service.storage.library_paths import check_data_folder
+from service.storage.library_files import check_data_folder
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
 from service.tasks.uploads import upload_store, uploaded_videos
@@ -120,7 +120,7 @@ class MaintenanceThread(threading.Thread):
                         cancelled=report.cancelled,
                     )
                 registered_syncs.send_due_syncs()
-                maintenance_jobs.send_due_jobs()
+                operations.send_due_jobs()
                 if time.monotonic() >= alerts_due:
                     alerts_due = time.monotonic() + _ALERT_SECONDS
                     _report_worker()

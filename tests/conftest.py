@@ -27,7 +27,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.chaos.postgres_server import PostgresServer
-from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import CatalogReads
 from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus
 from tests.shared_statements import register_dialect, share_statements

@@ -14,15 +14,14 @@ from api.openapi import file_response
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, Readiness, SnapshotDetails
+from service import operations
 from service.access import audit_log
 from service.backups import snapshots
 from service.catalog import database
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library import prometheus_metrics
-from service.operations import maintenance_jobs
-from service.operations.operations_status import operations_status
-from service.storage.library_paths import check_data_folder
+from service.storage.library_files import check_data_folder
 
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine
@@ -40,7 +39,7 @@ def get_operations(request: Request, _parameters: NoParameters) -> OperationsSta
 
     The search load is that of the responding process; `/metrics` covers every process.
     """
-    return operations_status(request.app.state.search_rate.read())
+    return operations.operations_status(request.app.state.search_rate.read())
 
 
 @router.post("/maintenance", status_code=202, operation_id="start_job", tags=["operation"])
@@ -51,7 +50,7 @@ def start_job(spec: JobSpec) -> JobDetails:
     Backups are written to `backups` in the data folder. If a job of the same kind is unfinished, it is returned
     instead. Searches continue.
     """
-    return maintenance_jobs.start_job(spec)
+    return operations.start_job(spec)
 
 
 @router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])

@@ -40,7 +40,7 @@ from media.video_limits import media_type as find_media_type
 from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core import request_limits
 from service.core.errors import NotFound, TooManyRequests
-from service.library import video_editing, video_feedback, video_listing
+from service.library import video_changes, video_listing
 from service.library.deletion import delete_videos
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
@@ -66,7 +66,7 @@ def get_video(video_id: str, request: Request) -> Response:
     Send the `ETag` of the response as `If-Match` to edit only this version.
     """
     video = video_listing.get_video(video_id)
-    return conditional_response(request, video, entity_tag=video_editing.entity_tag(video))
+    return conditional_response(request, video, entity_tag=video_changes.entity_tag(video))
 
 
 @router.patch("/{video_id}", operation_id="edit_video", responses=EDIT_PROBLEMS)
@@ -86,8 +86,8 @@ def edit_video(
     The next search in every process finds the new words. Results and filters change at once, and the domain's routing
     profile within about a second. The video's vector and the encoder stay the same: edits are not learned.
     """
-    video = video_editing.edit_video(video_id, patch, expected_tag=if_match, caller=caller)
-    response.headers["ETag"] = video_editing.entity_tag(video)
+    video = video_changes.edit_video(video_id, patch, expected_tag=if_match, caller=caller)
+    response.headers["ETag"] = video_changes.entity_tag(video)
     return video
 
 
@@ -197,7 +197,7 @@ def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
     confirmed queries are learned like captions.
     """
     _require_rate(_principal(request))
-    return video_feedback.give_feedback(spec)
+    return video_changes.give_feedback(spec)
 
 
 @feedback_router.get("", operation_id="list_feedback")
@@ -207,7 +207,7 @@ def list_feedback(
 ) -> FeedbackPage:
     """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
     is_own = parameters.own or _principal(request).scope != "admin"
-    return links.add(video_feedback.list_feedback(**dict(parameters) | {"own": is_own}))
+    return links.add(video_changes.list_feedback(**dict(parameters) | {"own": is_own}))
 
 
 @feedback_router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")
@@ -219,7 +219,7 @@ def take_back_feedback(request: Request, feedback_id: Annotated[int, Path(ge=1, 
     """
     principal = _principal(request)
     _require_rate(principal)
-    video_feedback.take_back(feedback_id, own=principal.scope != "admin")
+    video_changes.take_back(feedback_id, own=principal.scope != "admin")
 
 
 def _principal(request: Request) -> Principal:

@@ -38,7 +38,7 @@ from service.access.failed_attempts import (
     FailedAttempts,
     address_group,
 )
-from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import CatalogReads
 from service.core.errors import CinestrataError, TooManyRequests, Unavailable
 from service.core.settings import Settings
 

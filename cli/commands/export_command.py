@@ -109,7 +109,7 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
         renamed: Whether files are written, so that names must be valid everywhere. Equal names are always numbered.
     """
     from media.sources.media_source import is_source_uri
-    from service.storage.library_paths import UPLOAD_SCHEME
+    from service.storage.library_files import UPLOAD_SCHEME
     from service.tasks.uploads.uploaded_videos import storable_paths
 
     local = [uri for uri in uris if not is_source_uri(uri)]

@@ -221,7 +221,7 @@ def _check_videos(settings: Settings, report: FileReport) -> None:
     from media.sources.media_source import is_source_uri
     from service.catalog.database import id_chunks, session_scope
     from service.catalog.tables import Video
-    from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
+    from service.storage.library_files import UPLOAD_SCHEME, resolve_video_path
 
     missing: dict[int, str] = {}  # by vector ID
     for video in _accepted_videos():

@@ -164,8 +164,7 @@ def _write_preview(settings: Settings, video_id: str, report: RestoreReport) -> 
     from service.core import request_limits
     from service.core.errors import CinestrataError
     from service.storage.library_backbone import library_backbone
-    from service.storage.library_paths import thumbnail_path
-    from service.storage.video_access import local_video
+    from service.storage.library_files import local_video, thumbnail_path
 
     with session_scope() as session:
         uri = session.scalars(select(Video.uri).where(Video.id == video_id)).one()

@@ -99,7 +99,7 @@ def open_source(
     """
     if isinstance(source, str) and is_source_uri(source):
         # Imported here, because local folders need neither the HTTP nor the fsspec client.
-        from service.storage.video_access import SourceReader
+        from service.storage.library_files import SourceReader
         from service.tasks.manifests.folder_videos import list_remote_videos
 
         with console.status("Listing the source …"):

@@ -28,7 +28,8 @@ from cli.embedded.data_folder import (
 )
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from service.catalog.database import dispose, session_scope
-from service.catalog.tables import Chunk, LeaseRow, Task
+from service.catalog.operation_tables import LeaseRow
+from service.catalog.tables import Chunk, Task
 from service.core.errors import CinestrataError
 from service.tasks.lifecycle.state_machine import clear_lease
 

@@ -1,6 +1,10 @@
-"""Connect to the catalog: SQLite in the data folder, or PostgreSQL.
+"""Connect to the catalog (SQLite in the data folder, or PostgreSQL), and read it with a bounded wait.
 
 Every function that opens a session raises ``Unavailable`` while the catalog is unreachable; no docstring repeats it.
+
+A database that refuses connections fails a read at once. One that does not respond, such as behind a network that drops
+packets, would hold each search until TCP times out. So the first of the :class:`CatalogReads` that fails or takes too
+long interrupts all of the process's reads: they fail at once until a background thread reaches the database again.
 """
 
 from __future__ import annotations
@@ -8,28 +12,37 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from asyncio import wait_for, wrap_future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
+from sqlalchemy.dialects.sqlite.base import SQLiteTypeCompiler
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from index.arrays import batches
-from service.catalog.column_types import StrictTypeCompiler
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
 SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the SQLite file lock
 
+Value = TypeVar("Value")
 _Id = TypeVar("_Id", str, int)
 
 _CHUNK = 500
+_PROBE_SECONDS = 0.5  # between attempts to reach an unreachable database
+_READ_THREADS = 8  # a read that does not return occupies one until TCP gives up
+_RETRY_SECONDS = 5  # Retry-After
 _OLDEST_SQLITE = (3, 37)  # with STRICT tables
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
@@ -62,6 +75,8 @@ _SET_UNLESS_GIVEN = """
 """
 _UNREACHABLE = (OperationalError, InterfaceError, PoolTimeout)
 _engines: dict[str, Engine] = {}
+
+log = structlog.get_logger(__name__)
 
 
 def engine(configured: Settings | None = None) -> Engine:
@@ -129,7 +144,7 @@ def read_connection() -> Iterator[Connection]:
 
 
 def _unreachable() -> Unavailable:
-    return Unavailable("The catalog database is unreachable or busy; try again.", 5)
+    return Unavailable("The catalog database is unreachable or busy; try again.", _RETRY_SECONDS)
 
 
 def _refusal(error: SQLAlchemyError) -> str | None:
@@ -174,6 +189,23 @@ def dispose() -> None:
         _engines.popitem()[1].dispose()
 
 
+class _StrictTypeCompiler(SQLiteTypeCompiler):
+    """Names SQLite's storage class of each type; its STRICT tables accept no other names."""
+
+    def _text(self, type_: Any, **options: Any) -> str:
+        return "TEXT"
+
+    def _integer(self, type_: Any, **options: Any) -> str:
+        return "INTEGER"
+
+    def _real(self, type_: Any, **options: Any) -> str:
+        return "REAL"
+
+    visit_VARCHAR = visit_DATETIME = visit_JSON = _text  # noqa: N815
+    visit_BIGINT = visit_BOOLEAN = _integer  # noqa: N815
+    visit_FLOAT = _real  # noqa: N815
+
+
 def open_engine(url: str) -> Engine:
     """Create an engine with the options that the catalog needs."""
     file = sqlite_path(url)
@@ -188,7 +220,7 @@ def open_engine(url: str) -> Engine:
         raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; install {needed} or newer.", 60)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
-    made.dialect.type_compiler_instance = made.dialect.type_compiler = StrictTypeCompiler(made.dialect)
+    made.dialect.type_compiler_instance = made.dialect.type_compiler = _StrictTypeCompiler(made.dialect)
     event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)
     event.listen(made, "handle_error", _discard_broken_connections)
@@ -258,6 +290,103 @@ def _forget_after_fork() -> None:
     # A child process must neither use nor close its parent's connections.
     while _engines:
         _engines.popitem()[1].dispose(close=False)
+
+
+class CatalogReads:
+    """A process's catalog reads. Thread-safe.
+
+    Attributes:
+        timeout: Seconds after which the database counts as unreachable. Reads from an SQLite file have no limit.
+    """
+
+    timeout = 2.0
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_READ_THREADS, "catalog-read")
+        self._is_interrupted = False
+        self._lock = Lock()
+        self._is_closed = Event()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the last attempt to reach the database failed."""
+        return self._is_interrupted
+
+    def read(self, function: Callable[[], Value]) -> Value:
+        """Run a function that reads the catalog.
+
+        Raises:
+            Unavailable: The catalog cannot be reached, or does not respond in time.
+        """
+        self.require_reachable()
+        with self._watch():
+            if engine().dialect.name == "sqlite":
+                return function()
+            return self._submit(function).result(self.timeout)
+
+    async def read_async(self, function: Callable[[], Value]) -> Value:
+        """Run :meth:`read` without blocking the event loop. Errors as for :meth:`read`."""
+        self.require_reachable()
+        with self._watch():
+            is_bounded = engine().dialect.name != "sqlite"
+            return await wait_for(wrap_future(self._submit(function)), self.timeout if is_bounded else None)
+
+    def require_reachable(self) -> None:
+        """Check that the last attempt reached the database. No I/O.
+
+        Raises:
+            Unavailable: It was not.
+        """
+        if self._is_interrupted:
+            raise _unreachable()
+
+    def close(self) -> None:
+        """Stop the background thread."""
+        self._is_closed.set()
+
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        """Interrupt the reads if one fails or takes too long."""
+        try:
+            yield
+        except TimeoutError:
+            error = Unavailable("The catalog database does not respond; try again.", _RETRY_SECONDS)
+            self._interrupt(error)
+            raise error from None
+        except Unavailable as error:
+            self._interrupt(error)
+            raise
+
+    def _submit(self, function: Callable[[], Value]) -> Future[Value]:
+        return self._threads.submit(copy_context().run, function)
+
+    def _interrupt(self, error: Unavailable) -> None:
+        with self._lock:
+            if self._is_interrupted or self._is_closed.is_set():
+                return
+            self._is_interrupted = True
+        log.warning("catalog_unreachable", error=error.detail)
+        try:
+            Thread(target=self._probe, name="catalog-probe", daemon=True).start()
+        except RuntimeError as failure:  # no thread is free; the next read will try the database instead
+            self._is_interrupted = False
+            log.warning("catalog_probe_not_started", error=str(failure))
+
+    def _probe(self) -> None:
+        reason: str | None = None
+        while not self._is_closed.wait(_PROBE_SECONDS):
+            try:
+                ping()
+            except Unavailable:
+                continue
+            except Exception as error:  # if this thread ended, reads would never resume
+                if str(error) != reason:
+                    reason = str(error)
+                    log.warning("catalog_probe_failed", error=reason, kind=type(error).__name__)
+                continue
+            log.info("catalog_reachable")
+            break
+        self._is_interrupted = False
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

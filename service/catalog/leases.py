@@ -1,4 +1,4 @@
-"""Leases: who may work on something, and until when.
+"""Leases: who may work on something, and until when. Workers' reports: when each was last seen, and its last error.
 
 A lease is an end and a fencing token: in a row of the table ``leases``, or in the row that it protects. One conditional
 statement acquires it. The holder renews it only while its work makes progress, so a hanging process is treated like a
@@ -7,29 +7,33 @@ dead one: its lease expires, the next holder gets another token, and writes with
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self
 
 import structlog
-from sqlalchemy import ColumnElement, String, cast, delete, exists, update
+from sqlalchemy import ColumnElement, String, cast, delete, exists, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import LeaseRow
+from service.catalog.operation_tables import LeaseRow, WorkerReport
 from service.core.errors import CinestrataError, LeaseLost, Unavailable, WorkerStopping
 from service.core.settings import settings
 
 LeaseKind = Literal["request", "sync", "job", "webhook"]
 
 STALL_SECONDS = 900.0  # a holder without progress for this long loses its lease
-RETENTION = timedelta(days=1)  # for ended leases
+ALIVE = timedelta(seconds=60)  # maximum age of a running worker's last report
+RETENTION = timedelta(days=1)  # for ended leases, and reports of workers that ended
+_MAX_ERROR_CHARS = 2000
 
 _stopping = threading.Event()
 
@@ -223,3 +227,50 @@ def is_leased(
 def sweep_leases(session: Session) -> None:
     """Delete the leases that ended a day ago."""
     session.execute(delete(LeaseRow).where(LeaseRow.until < now(session) - RETENTION))
+
+
+def process_name(owner: str = "") -> str:
+    """Name a worker's host and process; without an owner, this process's.
+
+    Args:
+        owner: Host, process and thread, as in leases.
+    """
+    parts = owner.rsplit(":", 1)[0] if owner.count(":") >= 2 else owner
+    return (parts or f"{socket.gethostname()}:{os.getpid()}")[:255]
+
+
+def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mapping[str, int]] = ()) -> None:
+    """Store that this process is alive.
+
+    Args:
+        free_bytes: Free disk space in the data folder; None if unknown.
+        gpus: Memory of this machine's GPUs, with the fields of ``GpuMemory``.
+    """
+    row = _row(session, process_name())
+    row.seen_at, row.free_bytes, row.gpus = now(session), free_bytes, [dict(gpu) for gpu in gpus]
+
+
+def record_worker_error(session: Session, owner: str, error: str) -> None:
+    """Store a worker's last error, in the caller's transaction."""
+    row = _row(session, process_name(owner))
+    row.error, row.error_at = error[:_MAX_ERROR_CHARS], now(session)
+
+
+def count_workers(session: Session) -> tuple[int, int]:
+    """Count the running workers, and all that have reported since the last sweep of old reports."""
+    seen = select(func.count()).select_from(WorkerReport)
+    alive = session.scalar(seen.where(WorkerReport.seen_at > now(session) - ALIVE)) or 0
+    return alive, session.scalar(seen) or 0
+
+
+def sweep_worker_reports(session: Session) -> None:
+    """Delete reports of processes not seen for a day."""
+    session.execute(delete(WorkerReport).where(WorkerReport.seen_at < now(session) - RETENTION))
+
+
+def _row(session: Session, name: str) -> WorkerReport:
+    row = session.get(WorkerReport, name)
+    if row is None:
+        row = WorkerReport(name=name, seen_at=now(session))
+        session.add(row)
+    return row

@@ -1,4 +1,4 @@
-"""Tables for operating a library: access, audit log, webhooks, alerts, jobs and worker reports."""
+"""Tables for operating a library: access, audit log, webhooks, alerts, syncs, jobs, leases and worker reports."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cinestrata_schemas.choice_types import AccessScope
-from service.catalog.column_types import StoredJson
-from service.catalog.tables import Base, GrowingId
+from service.catalog.tables import Base, GrowingId, StoredJson
 
 _SCOPE = "scope IN ('search', 'ingest', 'admin')"
 
@@ -154,6 +153,79 @@ class Alert(Base):
     value: Mapped[float] = mapped_column(Float)
     threshold: Mapped[float] = mapped_column(Float)
     raised_at: Mapped[datetime]
+
+
+class Sync(Base):
+    """A domain that follows a folder of videos, with the last run."""
+
+    __tablename__ = "syncs"
+    __table_args__ = (CheckConstraint("vanished IN ('keep', 'delete')", name="vanished"),)
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(String(255), unique=True)
+    source: Mapped[str] = mapped_column(Text)
+    every_seconds: Mapped[int] = mapped_column(Integer)
+    vanished: Mapped[str] = mapped_column(String(8))
+    captions_from_names: Mapped[bool] = mapped_column(Boolean)
+    task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
+    created_at: Mapped[datetime]
+
+    # In the past during a run, so that one whose worker dies is due when its lease expires.
+    next_run_at: Mapped[datetime] = mapped_column(index=True)
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
+
+
+class SyncedFile(Base):
+    """A file that a domain follows, as the last sync of its source saw it.
+
+    Equal files share a video, and a video keeps its files when they are renamed.
+    """
+
+    __tablename__ = "synced_files"
+    __table_args__ = (UniqueConstraint("task_id", "key"), Index("ix_synced_files_sha256", "sha256"))
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))  # the domain
+    key: Mapped[str] = mapped_column(String(32))  # digest of source and path
+    source: Mapped[str] = mapped_column(Text)
+    path: Mapped[str | None] = mapped_column(Text)  # relative to the source; NULL: only the key is known
+    bytes: Mapped[int | None] = mapped_column(BigInteger)
+    modified: Mapped[int | None] = mapped_column(BigInteger)  # nanoseconds since the epoch; NULL: an object
+    changed: Mapped[int | None] = mapped_column(BigInteger)  # of the inode
+    file_id: Mapped[str | None] = mapped_column(
+        String(64)
+    )  # device and inode, or digest of an object's version
+    sha256: Mapped[str | None] = mapped_column(String(64))  # of the content; for an object, of its version
+    video_id: Mapped[str | None] = mapped_column(String(128))  # NULL: another command added the video
+    captions: Mapped[list[str] | None] = mapped_column(StoredJson(list, nullable=True))  # in the source
+    transcript: Mapped[str | None] = mapped_column(String(64))  # digest of the transcript in the source
+
+
+class IdempotencyKey(Base):
+    """A request that runs only once. Without a response, it is still running."""
+
+    __tablename__ = "idempotency_keys"
+
+    caller: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_hash: Mapped[str] = mapped_column(String(64))
+    task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
+    response: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class LeaseRow(Base):
+    """The right of one process to work on something, see :mod:`service.catalog.leases`."""
+
+    __tablename__ = "leases"
+
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    id: Mapped[str] = mapped_column(String(384), primary_key=True)  # of what it protects
+    token: Mapped[int] = mapped_column(BigInteger)
+    until: Mapped[datetime]
 
 
 class MaintenanceJob(Base):

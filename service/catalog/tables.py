@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
+    DateTime,
+    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -20,13 +23,13 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     inspect,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
-from service.catalog.column_types import StoredJson, UtcDateTime, check_json
 from service.core.text_rules import name_key
 
 Response = TypeVar("Response", bound=BaseModel)
@@ -38,6 +41,55 @@ STATES = (*ACTIVE_STATES, *FINAL_STATES)
 
 # SQLite's AUTOINCREMENT requires INTEGER (64 bits wide there); IDs are never reused.
 GrowingId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class StoredJson(TypeDecorator[Any]):
+    """A JSON object or array.
+
+    Args:
+        kind: ``dict`` or ``list``.
+        nullable: Whether None is NULL.
+    """
+
+    impl = JSON
+    cache_ok = True
+
+    def __init__(self, kind: type[dict[str, Any]] | type[list[Any]], *, nullable: bool = False) -> None:
+        super().__init__(none_as_null=nullable)
+        self.kind = kind
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time, also on SQLite, which stores no time zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[datetime]:
+        """Type of the values."""
+        return datetime
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Convert an aware time to UTC."""
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Convert to an aware time in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _check_json(table: Table) -> None:
+    """Make SQLite refuse values in JSON columns that are not JSON, or of another kind."""
+    for column in table.columns:
+        if isinstance(column.type, StoredJson):
+            kind = "object" if column.type.kind is dict else "array"
+            check = (
+                f"{column.name} IS NULL OR json_valid({column.name}) AND json_type({column.name}) = '{kind}'"
+            )
+            table.append_constraint(CheckConstraint(check, name=column.name).ddl_if(dialect="sqlite"))
 
 
 class Base(DeclarativeBase):
@@ -58,7 +110,7 @@ class Base(DeclarativeBase):
     def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:
         """Create a class's table, which is STRICT on SQLite."""
         table = Table(*arguments, sqlite_strict=True, **options)
-        check_json(table)
+        _check_json(table)
         return table
 
 
@@ -376,76 +428,3 @@ class Calibration(Base):
     release_id: Mapped[str] = mapped_column(String(64), index=True)
     generation: Mapped[int] = mapped_column(BigInteger)  # first index generation with the append
     model: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict))  # searches ignore an invalid model
-
-
-class Sync(Base):
-    """A domain that follows a folder of videos, with the last run."""
-
-    __tablename__ = "syncs"
-    __table_args__ = (CheckConstraint("vanished IN ('keep', 'delete')", name="vanished"),)
-
-    id: Mapped[str] = mapped_column(String(128), primary_key=True)
-    name: Mapped[str] = mapped_column(String(255), unique=True)
-    source: Mapped[str] = mapped_column(Text)
-    every_seconds: Mapped[int] = mapped_column(Integer)
-    vanished: Mapped[str] = mapped_column(String(8))
-    captions_from_names: Mapped[bool] = mapped_column(Boolean)
-    task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
-    created_at: Mapped[datetime]
-
-    # In the past during a run, so that one whose worker dies is due when its lease expires.
-    next_run_at: Mapped[datetime] = mapped_column(index=True)
-    started_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
-    error: Mapped[str | None] = mapped_column(Text)
-    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
-
-
-class SyncedFile(Base):
-    """A file that a domain follows, as the last sync of its source saw it.
-
-    Equal files share a video, and a video keeps its files when they are renamed.
-    """
-
-    __tablename__ = "synced_files"
-    __table_args__ = (UniqueConstraint("task_id", "key"), Index("ix_synced_files_sha256", "sha256"))
-
-    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))  # the domain
-    key: Mapped[str] = mapped_column(String(32))  # digest of source and path
-    source: Mapped[str] = mapped_column(Text)
-    path: Mapped[str | None] = mapped_column(Text)  # relative to the source; NULL: only the key is known
-    bytes: Mapped[int | None] = mapped_column(BigInteger)
-    modified: Mapped[int | None] = mapped_column(BigInteger)  # nanoseconds since the epoch; NULL: an object
-    changed: Mapped[int | None] = mapped_column(BigInteger)  # of the inode
-    file_id: Mapped[str | None] = mapped_column(
-        String(64)
-    )  # device and inode, or digest of an object's version
-    sha256: Mapped[str | None] = mapped_column(String(64))  # of the content; for an object, of its version
-    video_id: Mapped[str | None] = mapped_column(String(128))  # NULL: another command added the video
-    captions: Mapped[list[str] | None] = mapped_column(StoredJson(list, nullable=True))  # in the source
-    transcript: Mapped[str | None] = mapped_column(String(64))  # digest of the transcript in the source
-
-
-class IdempotencyKey(Base):
-    """A request that runs only once. Without a response, it is still running."""
-
-    __tablename__ = "idempotency_keys"
-
-    caller: Mapped[str] = mapped_column(String(128), primary_key=True)
-    key: Mapped[str] = mapped_column(String(255), primary_key=True)
-    body_hash: Mapped[str] = mapped_column(String(64))
-    task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
-    response: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
-    created_at: Mapped[datetime] = mapped_column(index=True)
-
-
-class LeaseRow(Base):
-    """The right of one process to work on something, see :mod:`service.catalog.leases`."""
-
-    __tablename__ = "leases"
-
-    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
-    id: Mapped[str] = mapped_column(String(384), primary_key=True)  # of what it protects
-    token: Mapped[int] = mapped_column(BigInteger)
-    until: Mapped[datetime]

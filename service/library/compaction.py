@@ -17,7 +17,7 @@ from service.catalog.tables import LEARNING_STATES, Shard, Task, Video
 from service.catalog.task_names import find_task
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
-from service.storage import index_manifest, library_paths
+from service.storage import index_manifest, library_files
 from service.storage.index_manifest import library_store
 from service.storage.video_files import delete_unneeded_frames
 
@@ -107,7 +107,7 @@ def sweep_index() -> bool:
     if _is_training():
         return True
     try:
-        library_paths.recall_cache_path().unlink(missing_ok=True)
+        library_files.recall_cache_path().unlink(missing_ok=True)
         library_store(settings()).collect_garbage(_LOCK_SECONDS)
     except TimeoutError:
         return False

@@ -43,7 +43,7 @@ from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
-from service.storage import index_manifest, library_paths
+from service.storage import index_manifest, library_files
 from service.storage.index_manifest import index_lock
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks.lifecycle.state_machine import is_published, lock_task
@@ -179,7 +179,7 @@ def _remove(
         register_removals(session, condition)
         session.execute(delete(Video).where(condition).execution_options(synchronize_session=False))
     try:
-        library_paths.recall_cache_path().unlink(missing_ok=True)
+        library_files.recall_cache_path().unlink(missing_ok=True)
     except OSError as error:
         raise Unavailable(f"The recall cache of version 1.0.0 can't be deleted: {error}", 30) from error
     _delete_events(session, task.id, set(gone))

@@ -18,9 +18,10 @@ from cinestrata_schemas.library import DomainVectors, LibraryStatus, LibraryVers
 from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
-from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
+from service.catalog.leases import count_workers
+from service.catalog.operation_tables import Sync
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Task, Video
 from service.catalog.task_names import read_task_names
-from service.catalog.worker_reports import count_workers
 from service.core.settings import settings
 from service.library.alerts import count_open_alerts, open_alerts
 from service.library.recall_cells import LearnedTask, read_learned_tasks

@@ -23,9 +23,9 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.library import ALERT_KINDS
 from service.catalog.database import now, session_scope
+from service.catalog.leases import ALIVE
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
-from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.alerts import count_open_alerts
 from service.library.recall_matrix import read_served_recall

@@ -11,14 +11,13 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.videos import Cue, VideoDetails, VideoMoment, VideoPage, VideoSummary
 from media import MediaError
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain, moment_spans, splits_of
+from service.catalog.domain_videos import in_domain, moment_spans, read_transcript, splits_of
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Task, Video, to_response
 from service.catalog.task_names import require_task
-from service.catalog.transcripts import read_transcript
 from service.core.errors import NotFound
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import library_files
 
 _ORDERS = KeysetOrders(
     {"added": Video.vector_id, "id": Video.id, "duration": Video.duration, "bytes": Video.bytes},
@@ -133,7 +132,7 @@ def thumbnail_path(video_id: str) -> Path:
         NotFound: The video is unknown, rejected or not probed yet.
     """
     video_file(video_id)  # a requested ID becomes a path only if the catalog has it
-    path = library_paths.thumbnail_path(video_id)
+    path = library_files.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
         raise NotFound(f"Video {video_id!r} has no thumbnail: it hasn't been probed yet, or was rejected.")
     return path
@@ -146,7 +145,7 @@ def stream_path(video_id: str) -> Path:
         NotFound: The video is unknown, or its file no longer exists.
     """
     try:
-        return library_paths.resolve_video_path(video_file(video_id)[0])
+        return library_files.resolve_video_path(video_file(video_id)[0])
     except (MediaError, OSError) as error:
         raise NotFound(
             f"The file of video {video_id!r} no longer exists, so the video can't be played. An accepted "

@@ -26,12 +26,10 @@ from sqlalchemy import bindparam, select
 from index.arrays import Ids
 from index.hits import Hit
 from index.vector_ids import find_ids
-from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import read_connection, session_scope
-from service.catalog.domain_videos import in_domain, read_last_edit
+from service.catalog.database import CatalogReads, read_connection, session_scope
+from service.catalog.domain_videos import TimedText, in_domain, read_last_edit, read_passages
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
-from service.catalog.transcripts import TimedText, read_passages
 from service.core.errors import Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.text_rules import name_key

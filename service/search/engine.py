@@ -23,7 +23,7 @@ from cinestrata_schemas.search import (
 )
 from index.scanning.exact_scan import use_one_thread_per_search
 from models.backbones.query_backbone import set_torch_threads
-from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import CatalogReads
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings

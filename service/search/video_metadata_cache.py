@@ -17,8 +17,7 @@ from sqlalchemy import select
 
 from index.arrays import Ids
 from index.vector_ids import video_ids_of
-from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import CatalogReads, id_chunks, session_scope
 from service.catalog.domain_videos import in_domain, read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
 from service.core.errors import Unavailable

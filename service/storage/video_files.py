@@ -26,8 +26,8 @@ from media.errors import MediaError
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import ACTIVE_STATES, FileRemoval, Task, Video
 from service.core.settings import settings
-from service.storage import library_paths
-from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
+from service.storage import library_files
+from service.storage.library_files import UPLOAD_FOLDER, UPLOAD_SCHEME
 
 _BATCH = 5000  # deleted videos between two transactions
 _FOLDER_PREFIX = "tsk_"  # of upload folders
@@ -187,7 +187,7 @@ def _unneeded_uploads(
     for condition in conditions:
         for uri in session.scalars(select(Video.uri).where(condition, _needs_files())):
             with suppress(MediaError):
-                needed.add(library_paths.resolve_video_path(uri))
+                needed.add(library_files.resolve_video_path(uri))
     return {removal: path for removal, path in files.items() if path not in needed}
 
 
@@ -198,7 +198,7 @@ def _uploaded_file(uri: str) -> Path | None:
         return None
     root = settings().uploads_dir.resolve()
     try:
-        path = library_paths.resolve_video_path(uri)
+        path = library_files.resolve_video_path(uri)
     except MediaError:
         return None
     folder = path.relative_to(root).parts[0] if path.is_relative_to(root) else ""
@@ -210,7 +210,7 @@ def _delete_files(
     removal: FileRemoval, needed: Collection[str], caches: Sequence[Path], upload: Path | None
 ) -> None:
     if removal.video_id not in needed:
-        library_paths.thumbnail_path(removal.video_id).unlink(missing_ok=True)
+        library_files.thumbnail_path(removal.video_id).unlink(missing_ok=True)
     if removal.content_hash is not None and removal.content_hash not in needed:
         for folder in caches:
             (folder / f"{removal.content_hash}.npy").unlink(missing_ok=True)

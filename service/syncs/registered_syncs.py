@@ -20,7 +20,8 @@ from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased, revoke
-from service.catalog.tables import Sync, Task
+from service.catalog.operation_tables import Sync
+from service.catalog.tables import Task
 from service.catalog.task_names import lock_names
 from service.core.errors import NotFound
 from service.core.settings import settings

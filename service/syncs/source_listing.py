@@ -16,7 +16,7 @@ from media import MediaError, content_hash
 from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
-from service.storage.video_access import SourceReader, find_allowed_prefix
+from service.storage.library_files import SourceReader, find_allowed_prefix
 from service.syncs.sync_plan import SourceFile, SourceFiles, folder_device, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
 from service.tasks.manifests.caption_tables import require_text_table

@@ -23,7 +23,7 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, WorkerStopping
 from service.core.settings import settings
 from service.core.text_rules import name_key
-from service.library import deletion, video_editing, video_listing
+from service.library import deletion, video_changes, video_listing
 from service.syncs import synced_files
 from service.syncs.registered_syncs import SyncRun, claim_run
 from service.syncs.source_listing import find_problem, list_source
@@ -150,7 +150,7 @@ def _library() -> FollowedLibrary:
         list_sources=synced_files.list_sources,
         record_files=synced_files.record_files,
         get_video=video_listing.get_video,
-        edit_video=partial(video_editing.edit_video, caller="sync"),
+        edit_video=partial(video_changes.edit_video, caller="sync"),
         root=settings().media_root.resolve(),
     )
 

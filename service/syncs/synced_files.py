@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.syncs import FollowedSource, StoredFile, StoredFilePage, SyncedFilesPatch
 from media.errors import MediaError
 from service.access.audit_log import record_change
-from service.catalog import tables
+from service.catalog import operation_tables
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.keyset_paging import KeysetOrders
@@ -21,7 +21,7 @@ from service.catalog.tables import FileRemoval, Task, Video
 from service.catalog.task_names import require_task
 from service.core.errors import InvalidInput
 from service.core.settings import settings
-from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
+from service.storage.library_files import UPLOAD_SCHEME, resolve_video_path
 from service.syncs.sync_plan import file_key
 from service.tasks.ingestion_checks import uri_errors
 from service.tasks.task_storage import new_id
@@ -29,7 +29,7 @@ from service.tasks.uploads.uploaded_videos import storable_paths
 
 log = structlog.get_logger(__name__)
 
-_ORDERS = KeysetOrders({"id": tables.SyncedFile.id}, unique=tables.SyncedFile.id)
+_ORDERS = KeysetOrders({"id": operation_tables.SyncedFile.id}, unique=operation_tables.SyncedFile.id)
 _FIELDS = tuple(StoredFile.model_fields)
 
 
@@ -47,12 +47,12 @@ def list_files(
         NotFound: The domain does not exist.
         InvalidInput: The cursor is not from this list.
     """
-    query = select(tables.SyncedFile)
+    query = select(operation_tables.SyncedFile)
     if sha256:
-        query = query.where(tables.SyncedFile.sha256.in_(sha256))
+        query = query.where(operation_tables.SyncedFile.sha256.in_(sha256))
     with session_scope() as session:
         if task is not None:
-            query = query.where(tables.SyncedFile.task_id == require_task(session, task).id)
+            query = query.where(operation_tables.SyncedFile.task_id == require_task(session, task).id)
         page = _ORDERS.read_page(session, query, sort="id", cursor=cursor, limit=limit)
         files = [
             StoredFile.model_construct(**{name: getattr(row, name) for name in _FIELDS}) for row in page.rows
@@ -74,7 +74,7 @@ def iterate_files(domain: str | None, sha256: Sequence[str]) -> Iterator[StoredF
 def list_sources() -> list[FollowedSource]:
     """List the sources that domains follow, or have followed."""
     query = (
-        select(tables.SyncedFile.task_id, tables.SyncedFile.source)
+        select(operation_tables.SyncedFile.task_id, operation_tables.SyncedFile.source)
         .join(Task)
         .where(Task.deleted_at.is_(None))
     )
@@ -101,20 +101,22 @@ def record_files(patch: SyncedFilesPatch) -> None:
         keys = {file_key(patch.source, file.path or f"\0{file.video_id}"): file for file in patch.files}
         for chunk in id_chunks([*keys, *patch.forgotten]):
             session.execute(
-                delete(tables.SyncedFile).where(
-                    tables.SyncedFile.task_id == domain, tables.SyncedFile.key.in_(chunk)
+                delete(operation_tables.SyncedFile).where(
+                    operation_tables.SyncedFile.task_id == domain, operation_tables.SyncedFile.key.in_(chunk)
                 )
             )
         if keys:
             session.execute(
-                insert(tables.SyncedFile),
+                insert(operation_tables.SyncedFile),
                 [
                     {"task_id": domain, "key": key, "source": patch.source} | file.model_dump()
                     for key, file in keys.items()
                 ],
             )
         renamed: list[Video] = []
-        followed = select(tables.SyncedFile.video_id).where(tables.SyncedFile.task_id == domain)
+        followed = select(operation_tables.SyncedFile.video_id).where(
+            operation_tables.SyncedFile.task_id == domain
+        )
         for chunk in id_chunks(list(patch.renamed)):
             videos = select(Video).where(
                 Video.id.in_(chunk), Video.id.in_(followed), Video.status == "accepted"

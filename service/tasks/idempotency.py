@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, revoke
-from service.catalog.tables import IdempotencyKey
+from service.catalog.operation_tables import IdempotencyKey
 from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
 
 RETENTION = timedelta(hours=24)  # keys are forgotten after this time

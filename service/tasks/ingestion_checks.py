@@ -21,14 +21,13 @@ from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from media import MediaError
 from models.backbones import has_open_blocks
-from service.catalog.transcripts import TimedText
+from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import METHOD_NAMES
 from service.core.text_rules import is_storable
 from service.storage.library_backbone import default_method, library_backbone
-from service.storage.library_paths import normalize_uri
-from service.storage.video_access import check_video_uri
+from service.storage.library_files import check_video_uri, normalize_uri
 
 _MAX_ERRORS = 20  # enough to start correcting a file; nobody reads 100,000 errors
 _MAX_DEPTH = 16

@@ -41,10 +41,9 @@ from service.core.errors import (
     WorkerStopping,
 )
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import library_files
 from service.storage.library_backbone import library_backbone
-from service.storage.library_paths import require_writable
-from service.storage.video_access import local_video
+from service.storage.library_files import local_video, require_writable
 from service.storage.video_files import remove_deleted_files
 from service.tasks.lifecycle import (
     ChunkClaim,
@@ -297,7 +296,7 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: Video) ->
             frames=spec.frames,
             size=spec.size,
             name=redact_uri(video.uri),
-            thumbnail=library_paths.thumbnail_path(video.id),
+            thumbnail=library_files.thumbnail_path(video.id),
             cache=settings().cache_dir,
         )
     except DecoderUnavailable as error:

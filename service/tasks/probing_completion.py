@@ -16,7 +16,7 @@ from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Chunk, Task, Video
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import library_files
 from service.storage.video_files import is_removed_upload
 from service.tasks.ingestion_checks import learns_all_captions
 from service.tasks.lifecycle import Claim, plan_chunks
@@ -112,7 +112,7 @@ def _reject_copies(claim: Claim) -> None:
                 original = redact_uri(originals[video.content_hash])
                 reason, content = SAME_CONTENT + original, video.content_hash
                 reject(session, video, reason, is_final=True, content_hash=content)
-                library_paths.thumbnail_path(video.id).unlink(missing_ok=True)
+                library_files.thumbnail_path(video.id).unlink(missing_ok=True)
 
 
 def _assign_splits(claim: Claim) -> str | None:

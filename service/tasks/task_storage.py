@@ -35,10 +35,9 @@ from cinestrata_schemas.tasks import (
 from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
-from service.catalog.domain_videos import read_counts
+from service.catalog.domain_videos import copy_transcripts, read_counts, store_transcripts
 from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
-from service.catalog.transcripts import copy_transcripts, store_transcripts
 from service.core.errors import Conflict, NotFound
 from service.core.tracing import current_request_id
 from service.storage.disk_budget import require_disk_space

@@ -23,8 +23,7 @@ from standardwebhooks import Webhook as Signer
 
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire
-from service.catalog.operation_tables import Delivery, Webhook
-from service.catalog.tables import LeaseRow
+from service.catalog.operation_tables import Delivery, LeaseRow, Webhook
 from service.core.errors import CinestrataError
 from service.webhooks.sending import Answer, send_message
 

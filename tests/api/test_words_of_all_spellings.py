@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from cinestrata_schemas.videos import Cue, VideoPatch
 from models.backbones.backbone import Backbone
-from service.library.video_editing import edit_video
+from service.library.video_changes import edit_video
 from tests.service.search.caption_library import Library, settled
 
 # For each domain: its captions, and for queries the numbers of the clips whose texts match, in groups of equal rank,

@@ -26,7 +26,7 @@ from cli.console import video_cell
 from cli.service_client import connect
 from cli.shared_options import parse_settings
 from service.catalog.database import session_scope
-from service.catalog.worker_reports import report_worker
+from service.catalog.leases import report_worker
 from service.core.errors import InvalidInput
 from tests.cli.answers import problem, search_answer, search_result, task_details
 from tests.cli.invocation import run

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from cli.commands.video_sources import read_videos
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import store_transcripts
 from service.catalog.tables import Video
-from service.catalog.transcripts import store_transcripts
 from service.core.settings import Settings
 from tests.cli.invocation import run
 

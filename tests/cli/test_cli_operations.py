@@ -18,7 +18,7 @@ from cli.console import console
 from cli.service_client import ServiceClient
 from index.files.manifest_format import Manifest
 from service.core.settings import Settings
-from service.operations.maintenance_jobs import list_jobs, run_job
+from service.operations import list_jobs, run_job
 from service.tasks import broker
 from tests.cli.answers import task_details
 from tests.cli.invocation import run

@@ -21,7 +21,7 @@ from service.core import request_limits
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
 from service.search.words.library_words import read_positive_texts
-from service.storage.video_access import local_video
+from service.storage.library_files import local_video
 from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS

@@ -14,8 +14,7 @@ from cinestrata_schemas.problems import Action
 from index.arrays import Ids
 from index.errors import ShardStoreError
 from models.backbones.query_backbone import QueryBackbone
-from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import session_scope
+from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import read_caption_edits
 from service.catalog.task_names import find_task
 from service.core.errors import Unavailable

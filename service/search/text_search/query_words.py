@@ -25,7 +25,7 @@ from index.words.word_evidence import (
     word_evidence,
 )
 from index.words.word_index import TextKind, VideoText, WordMatches
-from service.catalog.transcripts import TimedText
+from service.catalog.domain_videos import TimedText
 from service.search.catalog_read_cache import VideoRow
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.domain_captions import DomainCaptions

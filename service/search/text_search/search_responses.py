@@ -22,7 +22,7 @@ from cinestrata_schemas.search import (
 from cinestrata_schemas.videos import VideoMoment
 from index.hits import Hit, Hits, merge_hits
 from index.vector_ids import video_ids_of
-from service.catalog.transcripts import TimedText
+from service.catalog.domain_videos import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
 from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows

@@ -28,11 +28,9 @@ from index.arrays import Ids, batches
 from index.vector_ids import moment_ids
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex
-from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import id_chunks, session_scope
-from service.catalog.domain_videos import read_edited_videos, read_last_edit
+from service.catalog.database import CatalogReads, id_chunks, session_scope
+from service.catalog.domain_videos import TimedText, read_edited_videos, read_last_edit, with_following
 from service.catalog.tables import Feedback, Passage, Video
-from service.catalog.transcripts import TimedText, with_following
 from service.core.errors import Unavailable
 from service.search.words.domain_captions import DomainCaptions, VideoPositions
 from service.search.words.video_texts import texts_of

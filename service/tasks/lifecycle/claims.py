@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session, aliased
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now, session_scope
-from service.catalog.leases import Lease
+from service.catalog.leases import Lease, record_worker_error
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
-from service.catalog.worker_reports import record_worker_error
 from service.core.errors import (
     CinestrataError,
     LeaseLost,

@@ -14,11 +14,10 @@ from cinestrata_schemas.tasks import Drift, TaskProgress
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now
-from service.catalog.domain_videos import count_task_videos, number_edits
+from service.catalog.domain_videos import copy_transcripts, count_task_videos, number_edits
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
-from service.catalog.transcripts import copy_transcripts
 from service.core.errors import Conflict, LeaseLost
-from service.storage import library_paths
+from service.storage import library_files
 from service.storage.video_files import register_removals
 from service.tasks.lifecycle.state_machine import lock_task, set_progress, set_state
 from service.tasks.task_events import SAME_CONTENT, record, reject
@@ -132,7 +131,7 @@ class Takeover:
         """Rename the copies' thumbnails to their new IDs. Idempotent."""
         for old_id, video_id in self.thumbnails:
             with suppress(FileNotFoundError):
-                library_paths.thumbnail_path(old_id).replace(library_paths.thumbnail_path(video_id))
+                library_files.thumbnail_path(old_id).replace(library_files.thumbnail_path(video_id))
 
 
 def _move_feedback(session: Session, copies: Mapping[int, int]) -> None:

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.problems import Action
 from service.catalog.database import now, session_scope
 from service.catalog.leases import sweep_leases
-from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
+from service.catalog.operation_tables import IdempotencyKey
+from service.catalog.tables import ACTIVE_STATES, Chunk, Task
 from service.tasks import broker, idempotency
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.chunks import Stage, free_chunk

@@ -22,8 +22,7 @@ from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
-from service.storage.library_paths import UPLOAD_FOLDER
-from service.storage.video_access import SourceReader
+from service.storage.library_files import UPLOAD_FOLDER, SourceReader
 from service.tasks.manifests.caption_tables import (
     FULL_MANIFEST_NAMES,
     MANIFEST_NAMES,

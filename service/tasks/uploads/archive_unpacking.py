@@ -28,7 +28,7 @@ from media.sources.media_source import is_source_uri
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings
-from service.storage.library_paths import UPLOAD_SCHEME
+from service.storage.library_files import UPLOAD_SCHEME
 from service.tasks.manifests.caption_tables import (
     MANIFEST_NAMES,
     CaptionTables,

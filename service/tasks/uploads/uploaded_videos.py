@@ -23,7 +23,7 @@ from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInp
 from service.core.settings import settings
 from service.core.text_rules import CONTROL_CHARACTERS
 from service.storage import index_manifest
-from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
+from service.storage.library_files import UPLOAD_FOLDER, UPLOAD_SCHEME
 from service.tasks.ingestion_checks import Spec
 from service.tasks.uploads.upload_store import Upload, delete_upload, find_upload
 

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from service.library.video_feedback import list_feedback
+from service.library.video_changes import list_feedback
 from tests.api.browser import wait_for, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("library")]  # drives a browser

@@ -12,7 +12,8 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import select
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Release, Sync, Task, Video
+from service.catalog.operation_tables import Sync
+from service.catalog.tables import Release, Task, Video
 from tests.api.browser import serve, wait_for, wait_until
 from tests.catalog_rows import count_changes
 

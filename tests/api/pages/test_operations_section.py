@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from service.core.settings import settings
-from service.operations.maintenance_jobs import list_jobs, run_job
+from service.operations import list_jobs, run_job
 from tests.api.browser import refresh_library_page, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.web_files import Handler, WebFiles, send

@@ -11,9 +11,9 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import delete, update
 
 from service.catalog.database import now, session_scope
+from service.catalog.leases import ALIVE, report_worker
 from service.catalog.operation_tables import Alert, WorkerReport
 from service.catalog.tables import Recall, Task
-from service.catalog.worker_reports import ALIVE, report_worker
 from service.library.alerts import evaluate_alerts
 from service.tasks import broker
 from tests.api.browser import refresh_library_page, serve, texts, wait_for, wait_until

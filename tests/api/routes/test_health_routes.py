@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.core.settings import Settings
-from service.storage import library_paths
+from service.storage import library_files
 from tests.api.browser import serve
 from tests.api.conftest import BASE_URL
 
@@ -21,7 +21,7 @@ def test_readyz_names_a_data_folder_that_cannot_be_written(
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(library_paths.tempfile, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(library_files.tempfile, "NamedTemporaryFile", refuse)
     response = client.get("/readyz")
     assert response.status_code == 503
     assert response.json()["ready"] is False

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import DatabaseError
 
-from service.catalog import catalog_reads
-from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import CatalogReads
 from service.core.errors import Unavailable
 
 WAIT_SECONDS = 60
@@ -38,12 +37,11 @@ class _Database:
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
-    database = _Database()
-    monkeypatch.setattr(catalog_reads, "ping", database.ping)
-    monkeypatch.setattr(
-        catalog_reads, "engine", lambda: SimpleNamespace(dialect=SimpleNamespace(name="postgresql"))
-    )
-    monkeypatch.setattr(catalog_reads, "_PROBE_SECONDS", 0.01)
+    database, module = _Database(), "service.catalog.database"
+    engine = SimpleNamespace(dialect=SimpleNamespace(name="postgresql"))
+    monkeypatch.setattr(f"{module}.ping", database.ping)
+    monkeypatch.setattr(f"{module}.engine", lambda: engine)
+    monkeypatch.setattr(f"{module}._PROBE_SECONDS", 0.01)
     return database
 
 

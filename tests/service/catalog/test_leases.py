@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 
 from service.catalog.database import now, session_scope
 from service.catalog.leases import RETENTION, Lease, acquire, is_leased, revoke, sweep_leases
-from service.catalog.tables import LeaseRow
+from service.catalog.operation_tables import LeaseRow
 from service.core.settings import Settings
 
 

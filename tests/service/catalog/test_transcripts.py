@@ -16,12 +16,18 @@ from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoPatch
 from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import moment_spans, replace_moments
+from service.catalog.domain_videos import (
+    copy_transcripts,
+    cut_passages,
+    moment_spans,
+    read_transcript,
+    replace_moments,
+    store_transcripts,
+)
 from service.catalog.tables import Moment, Passage, Video
-from service.catalog.transcripts import copy_transcripts, cut_passages, read_transcript, store_transcripts
 from service.core.settings import Settings
 from service.library.deletion import delete_videos
-from service.library.video_editing import edit_video
+from service.library.video_changes import edit_video
 from service.library.video_listing import get_video
 
 Post = Callable[..., TaskDetails]

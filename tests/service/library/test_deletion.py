@@ -30,7 +30,7 @@ from service.library.library_listing import list_shards
 from service.library.library_status import library_status
 from service.library.recall_matrix import read_recall_matrix
 from service.search.engine import SearchEngine
-from service.storage import library_paths
+from service.storage import library_files
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import record
@@ -71,7 +71,7 @@ def _killed(*_: Any, **__: Any) -> Any:
 
 
 def test_file_that_cannot_be_deleted_is_deleted_later(served: Served) -> None:
-    thumbnail = library_paths.thumbnail_path("birds-0")
+    thumbnail = library_files.thumbnail_path("birds-0")
     (thumbnail / "in the way").mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"can't be deleted yet .*birds-0\.jpg"):
         delete_videos(["cars-0", "birds-0"])
@@ -297,11 +297,11 @@ def owned(served: Served) -> Callable[..., dict[str, Path]]:
             row = session.query(Video).filter(Video.id == video).one()
             row.uri, row.content_hash = uri, content
         files = {
-            "thumbnail": library_paths.thumbnail_path(video),
+            "thumbnail": library_files.thumbnail_path(video),
             "frames": settings().cache_dir / "8x64" / f"{content}.npy",
             "other frames": settings().cache_dir / "2x224" / f"{content}.npy",
             "file": (settings().uploads_dir if uri.startswith("upload:") else settings().media_root)
-            / uri.removeprefix(library_paths.UPLOAD_SCHEME),
+            / uri.removeprefix(library_files.UPLOAD_SCHEME),
         }
         for path in files.values():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -354,7 +354,7 @@ def test_captions_and_metadata_are_erased_from_the_data_folder(served: Served) -
     with session_scope(write=True) as session:
         row = session.query(Video).filter(Video.id == "birds-1").one()
         row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"speaker": "Quillfeather"}
-    library_paths.recall_cache_path().write_bytes(b"Quillfeather")
+    library_files.recall_cache_path().write_bytes(b"Quillfeather")
     delete_videos(["birds-1"])
     with session_scope() as session:
         session.connection().exec_driver_sql("PRAGMA incremental_vacuum")
@@ -492,8 +492,8 @@ def test_video_deleted_during_probing_stays_deleted(
     with claim:
         probing.probe(claim)
     assert [video.id for video in accepted_videos(task.id)] == [second.id]
-    assert not library_paths.thumbnail_path(first.id).exists()
-    assert library_paths.thumbnail_path(second.id).exists()
+    assert not library_files.thumbnail_path(first.id).exists()
+    assert library_files.thumbnail_path(second.id).exists()
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 1
     assert commands.get_task(task.id).counts.videos == 1
 

@@ -12,9 +12,9 @@ from sqlalchemy import delete, update
 from cinestrata_schemas.library import LibraryVersions
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
+from service.catalog.leases import ALIVE, report_worker
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Shard, Task
-from service.catalog.worker_reports import ALIVE, report_worker
 from service.core import errors
 from service.core.settings import Settings
 from service.library import prometheus_metrics

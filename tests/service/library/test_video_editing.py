@@ -17,7 +17,7 @@ from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, PreconditionFailed
 from service.core.settings import Settings
 from service.library.deletion import delete_videos
-from service.library.video_editing import edit_video, entity_tag
+from service.library.video_changes import edit_video, entity_tag
 from service.library.video_listing import get_video
 from service.tasks import task_events
 

@@ -21,8 +21,8 @@ from service.catalog.tables import Feedback, Video
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
-from service.library import video_feedback
-from service.library.video_feedback import give_feedback, list_feedback, take_back
+from service.library import video_changes
+from service.library.video_changes import give_feedback, list_feedback, take_back
 from service.search.words.library_words import MAX_VOTES, LibraryWords, read_texts
 
 Post = Callable[..., TaskDetails]
@@ -212,7 +212,7 @@ def test_feedback_whose_transaction_fails_leaves_nothing(video: int, monkeypatch
 
     number = read_last_edit()
     with monkeypatch.context() as patch:
-        patch.setattr(video_feedback, "number_edits", fail)
+        patch.setattr(video_changes, "number_edits", fail)
         with pytest.raises(RuntimeError):
             _give("ada", "a dog")
     assert (list_feedback().feedback, _judged(video), read_last_edit()) == ([], [], number)

@@ -15,8 +15,7 @@ from sqlalchemy import event, update
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
 from index.words.text_analysis import parse_query
-from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import engine, now, session_scope
+from service.catalog.database import CatalogReads, engine, now, session_scope
 from service.catalog.domain_videos import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings

@@ -10,7 +10,7 @@ import torch
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from cinestrata_schemas.videos import Cue, VideoPatch
 from models.backbones.backbone import Backbone
-from service.library.video_editing import edit_video
+from service.library.video_changes import edit_video
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, Library, settled
 

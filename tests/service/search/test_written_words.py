@@ -17,8 +17,7 @@ from index.words import word_index
 from models.backbones.backbone import Backbone
 from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from service.access.audit_log import Actor, acting_as
-from service.library.video_editing import edit_video
-from service.library.video_feedback import give_feedback, take_back
+from service.library.video_changes import edit_video, give_feedback, take_back
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan

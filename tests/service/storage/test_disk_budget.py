@@ -14,7 +14,8 @@ from sqlalchemy import func, select, update
 from cinestrata_schemas.syncs import SyncSpec
 from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, TaskDetails, TaskSpec
 from service.catalog.database import session_scope
-from service.catalog.tables import Sync, Task, Video
+from service.catalog.operation_tables import Sync
+from service.catalog.tables import Task, Video
 from service.core.errors import InsufficientStorage
 from service.core.settings import settings
 from service.storage.disk_budget import estimate_task_bytes

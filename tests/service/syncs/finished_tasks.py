@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from media import MediaError, content_hash
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
-from service.storage.library_paths import resolve_video_path
+from service.storage.library_files import resolve_video_path
 from service.tasks.lifecycle.publishing import Takeover
 from service.tasks.task_events import SAME_CONTENT, reject
 

@@ -19,11 +19,11 @@ from cinestrata_schemas.videos import VideoPatch
 from cli.commands import sync_command
 from cli.service_client import ServiceClient, connect
 from service.catalog.database import session_scope
-from service.catalog.tables import Sync
+from service.catalog.operation_tables import Sync
 from service.core.settings import settings
-from service.library import deletion, video_editing
+from service.library import deletion, video_changes
 from service.library.video_listing import list_videos
-from service.storage.library_paths import resolve_video_path
+from service.storage.library_files import resolve_video_path
 from service.syncs import synced_files
 from service.syncs.registered_syncs import list_syncs, register_sync
 from service.syncs.sync_run import run_sync
@@ -145,7 +145,7 @@ class FollowedFolder:
                 assert (video.id, video.captions) == (expected, [f"seen in {expected}"])
         self.ids = {content: videos[digest].id for digest, content in digests.items()}
         for video in videos.values():
-            video_editing.edit_video(video.id, VideoPatch(captions=[f"seen in {video.id}"]))
+            video_changes.edit_video(video.id, VideoPatch(captions=[f"seen in {video.id}"]))
 
 
 class CommandFolder(FollowedFolder):
@@ -201,7 +201,7 @@ def kill_at(step: int, kind: type[FollowedFolder], monkeypatch: pytest.MonkeyPat
         (commands, "append_videos"),
         (synced_files, "record_files"),
         (deletion, "delete_videos"),
-        (video_editing, "edit_video"),
+        (video_changes, "edit_video"),
     ]
 
     def connect_killing(*given: Any) -> ServiceClient:

@@ -19,7 +19,8 @@ from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import AppendSpec
 from cli.embedded.up_command import release_leases
 from service.catalog.database import session_scope
-from service.catalog.tables import LeaseRow, Sync, Task, Video
+from service.catalog.operation_tables import LeaseRow, Sync
+from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.settings import settings
 from service.library.video_listing import list_videos

@@ -12,7 +12,7 @@ from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.videos import VideoSummary
 from service.core.errors import InvalidInput, LeaseLost, SourceUnavailable
 from service.core.settings import Settings
-from service.storage.video_access import SourceReader
+from service.storage.library_files import SourceReader
 from service.syncs.source_listing import check_source, list_source
 from service.syncs.sync_plan import FollowedDomain, file_key
 from service.syncs.sync_planner import plan_sync

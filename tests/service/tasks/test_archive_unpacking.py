@@ -23,7 +23,7 @@ from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarge
 from service.core.settings import Settings, settings
-from service.storage import library_paths
+from service.storage import library_files
 from service.tasks import broker, commands
 from service.tasks.uploads import archive_unpacking
 from service.tasks.uploads.archive_unpacking import unpack_archive
@@ -61,14 +61,14 @@ def _settings(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None
 def test_files_of_the_manifest_are_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
     videos = unpack_archive(pack(FILES), "videos", "tsk_1")
     assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
-    assert [library_paths.resolve_video_path(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
+    assert [library_files.resolve_video_path(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
     assert (videos[0].captions, videos[1].id, videos[1].split) == (["a bird"], "b", "test")
     assert not (settings().uploads_dir / "tsk_1" / "readme.txt").exists()
 
 
 def test_archive_may_have_one_top_level_folder() -> None:
     videos = unpack_archive(pack_zip({f"birds/{n}": c for n, c in FILES.items()}), "videos.zip", "tsk_1")
-    assert library_paths.resolve_video_path(videos[1].uri).read_bytes() == b"B" * 50
+    assert library_files.resolve_video_path(videos[1].uri).read_bytes() == b"B" * 50
 
 
 def test_tar_that_ends_with_a_zip_is_read_aspack_tar() -> None:
@@ -104,7 +104,7 @@ def test_colons_in_names_are_kept(name: str) -> None:
             upload = f"tsk_{number}{len(files)}{next(iter(files))[0]}"
             (video,) = unpack_archive(pack({name: b"A" * 100, **files}), "videos.zip", upload)
             assert (video.uri, video.captions) == (f"upload://{upload}/{name}", ["a bird"])
-            assert library_paths.resolve_video_path(video.uri).read_bytes() == b"A" * 100
+            assert library_files.resolve_video_path(video.uri).read_bytes() == b"A" * 100
 
 
 def test_refusal_of_a_typed_table_has_its_path_in_the_archive() -> None:
@@ -279,7 +279,7 @@ def test_damaged_archive_is_refused_or_read_safely(data: st.DataObject) -> None:
         assert _remaining_files() == []
         return
     for video in videos:
-        assert library_paths.resolve_video_path(video.uri).is_relative_to(settings().uploads_dir)
+        assert library_files.resolve_video_path(video.uri).is_relative_to(settings().uploads_dir)
     remove_upload("tsk_1")
 
 
@@ -324,7 +324,7 @@ def test_stored_task_keeps_its_files_after_an_interrupt(monkeypatch: pytest.Monk
     with session_scope() as session:
         uris = session.scalars(select(Video.uri)).all()
     assert len(uris) == 2
-    assert all(library_paths.resolve_video_path(uri).is_file() for uri in uris)
+    assert all(library_files.resolve_video_path(uri).is_file() for uri in uris)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
 from service.library import video_listing
 from service.library import video_listing as library
-from service.storage import video_access
+from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle, probing, probing_completion, task_events
 from service.tasks.lifecycle import state_machine
@@ -316,7 +316,7 @@ def remote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> WebFiles:
     """Four videos on an allowed web server, whose downloads are attempted again without a pause."""
-    monkeypatch.setattr(video_access, "DownloadLimits", partial(DownloadLimits, pause=0.0))
+    monkeypatch.setattr(library_files, "DownloadLimits", partial(DownloadLimits, pause=0.0))
     web_files.files.update({f"/videos/{number}.mp4": content for number, content in enumerate(contents)})
     settings_factory(tmp_path, sources=f"private+{web_files.url}/videos/")
     monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)

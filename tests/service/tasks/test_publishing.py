@@ -24,7 +24,7 @@ from service.core.errors import Conflict, IdempotencyMismatch, NotFound
 from service.core.settings import Settings, settings
 from service.library import video_listing
 from service.library.deletion import delete_videos
-from service.storage import library_paths
+from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.idempotency import CreateOutcome
@@ -200,7 +200,7 @@ def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> t
 
 def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: tuple[TaskDetails, Path]) -> None:
     view, file = rejected_upload
-    preview = library_paths.thumbnail_path("new")
+    preview = library_files.thumbnail_path("new")
     preview.parent.mkdir(parents=True, exist_ok=True)
     preview.touch()
     assert remove_deleted_files() == {}

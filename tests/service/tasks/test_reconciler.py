@@ -19,7 +19,8 @@ from sqlalchemy import select
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from service import maintenance
 from service.catalog.database import now, session_scope
-from service.catalog.tables import IdempotencyKey, Task
+from service.catalog.operation_tables import IdempotencyKey
+from service.catalog.tables import Task
 from service.celery_worker import worker_name
 from service.core.settings import Settings, settings
 from service.tasks import broker, commands, lifecycle

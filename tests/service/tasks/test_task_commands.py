@@ -24,7 +24,8 @@ from media.scenes.scene_files import scene_file_name
 from media.scenes.scene_model import Scene
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
-from service.catalog.tables import IdempotencyKey, LeaseRow, Task, Video
+from service.catalog.operation_tables import IdempotencyKey, LeaseRow
+from service.catalog.tables import Task, Video
 from service.core import request_limits
 from service.core.errors import (
     Conflict,

@@ -20,7 +20,7 @@ from service.catalog.tables import Task, Video
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
-from service.storage import index_manifest, library_paths
+from service.storage import index_manifest, library_files
 from service.tasks import commands, task_storage
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import unpack_archive
@@ -72,7 +72,7 @@ def test_files_of_a_killed_upload_are_removed_after_a_day(later: Callable[[float
     later(DAY + 60)
     assert uploaded_videos.sweep_uploads() == [ORPHAN]
     assert _uploads() == {stored}
-    assert library_paths.resolve_video_path(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
+    assert library_files.resolve_video_path(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
     assert uploaded_videos.sweep_uploads() == []
 
 
@@ -104,7 +104,7 @@ def test_files_of_another_task_are_kept(later: Callable[[float], None]) -> None:
     delete_task(one)
     later(DAY + 60)
     assert uploaded_videos.sweep_uploads() == []
-    kept = library_paths.resolve_video_path(f"upload://{one}/a.mp4")
+    kept = library_files.resolve_video_path(f"upload://{one}/a.mp4")
     assert kept.is_file()
     delete_task(other)
     assert not kept.parent.exists()
@@ -177,7 +177,7 @@ def test_commit_in_doubt_leaves_the_files_to_the_sweep(stored: bool, later: Call
         _post(key="k")
     remove_listeners()
     (name,) = _uploads()
-    assert library_paths.resolve_video_path(f"upload://{name}/a.mp4").is_file()
+    assert library_files.resolve_video_path(f"upload://{name}/a.mp4").is_file()
     with session_scope() as session:
         assert (session.get(Task, name) is not None) is stored
     later(DAY + 60)

@@ -21,7 +21,7 @@ from cinestrata_schemas.tasks import AppendSpec, PreviewRequest, TaskSpec, Uploa
 from service.core import request_limits
 from service.core.errors import InsufficientStorage, InvalidInput, NotFound, TooLarge
 from service.core.settings import settings
-from service.storage.library_paths import resolve_video_path
+from service.storage.library_files import resolve_video_path
 from service.tasks import commands
 from service.tasks.upload_preview import preview_upload
 from service.tasks.uploads import upload_store, uploaded_videos

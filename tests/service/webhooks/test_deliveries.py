@@ -18,8 +18,7 @@ from sqlalchemy import select, update
 
 from cinestrata_schemas.webhooks import WebhookPatch, WebhookSecret, WebhookSpec
 from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import Delivery, Webhook
-from service.catalog.tables import LeaseRow
+from service.catalog.operation_tables import Delivery, LeaseRow, Webhook
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints, sending
 from service.webhooks.deliveries import claim_turn, due_endpoints

@@ -9,8 +9,7 @@ import pytest
 from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
 from service.library.deletion import delete_videos
-from service.library.video_editing import edit_video
-from service.library.video_feedback import give_feedback
+from service.library.video_changes import edit_video, give_feedback
 from service.search import catalog_read_cache
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests

@@ -16,13 +16,12 @@ from cinestrata_schemas.videos import Cue, VideoPatch
 from index.arrays import Ids
 from index.vector_ids import video_ids_of
 from index.words.text_analysis import parse_query
-from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import session_scope
+from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.tables import Video
 from service.core.errors import Unavailable
 from service.core.settings import Settings
-from service.library.video_editing import edit_video
+from service.library.video_changes import edit_video
 from service.search.words import library_words
 from service.search.words.library_words import LibraryWords
 

@@ -1,4 +1,4 @@
-"""Run the compactions and snapshots that operators start on the page, in workers.
+"""Operate a library: its state in a bounded size, and the compactions and snapshots that operators start on the page.
 
 The worker of a job holds its lease. If the worker dies, the lease expires and the job starts again, which both kinds
 permit. After three lost workers the job fails.
@@ -6,27 +6,46 @@ permit. After three lost workers the job fails.
 
 from __future__ import annotations
 
+import shutil
+from datetime import datetime
 from typing import Any
 
 import structlog
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from cinestrata_schemas.operations import JobDetails, JobSpec
+from cinestrata_schemas.operations import (
+    JobDetails,
+    JobSpec,
+    OperationsStatus,
+    QueuedTask,
+    RunningTask,
+    SearchLoad,
+    TrainingPoint,
+    WorkerDetails,
+)
 from service.access.audit_log import record_change
 from service.backups.snapshots import snapshot_name, write_snapshot
 from service.catalog.database import now, session_scope
-from service.catalog.leases import Lease, acquire, is_leased
-from service.catalog.operation_tables import MaintenanceJob
-from service.catalog.tables import to_response
+from service.catalog.leases import ALIVE, Lease, acquire, is_leased, process_name, record_worker_error
+from service.catalog.operation_tables import MaintenanceJob, WorkerReport
+from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Event, Task, to_response
 from service.catalog.task_names import require_task
-from service.catalog.worker_reports import process_name, record_worker_error
 from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
 from service.library import compaction
+from service.storage.index_manifest import published_manifest
 from service.tasks import broker
+from service.tasks.task_storage import task_details
 
 UNFINISHED = ("queued", "running")
 _MAX_RUNS = 3
+_QUEUED, _RUNNING, _POINTS, _WORKERS = (
+    20,
+    3,
+    200,
+    50,
+)  # listed tasks, running tasks, points of each, and workers
 _MAX_TEXT_CHARS = 2000
 
 log = structlog.get_logger(__name__)
@@ -144,3 +163,107 @@ def _finish(
         job.error = error and error[:_MAX_TEXT_CHARS]
         if error:
             record_worker_error(session, process_name(), f"Maintenance job {job_id}: {error}")
+
+
+def operations_status(searches: SearchLoad) -> OperationsStatus:
+    """Collect the state of operation."""
+    with session_scope() as session:
+        at = now(session)
+        waiting = _waiting_tasks(session, at)
+        claimed = session.scalars(
+            select(Task)
+            .where(Task.state.in_(ACTIVE_STATES), Task.lease_owner.is_not(None), Task.lease_expires_at >= at)
+            .order_by(Task.position)
+        ).all()
+        queue = [
+            QueuedTask(
+                id=task.id,
+                name=task.name,
+                state=task.state,
+                kind="append" if task.into else "domain",
+                videos=task.counts.videos,
+            )
+            for task in task_details(session, waiting[:_QUEUED])
+        ]
+        running = [_running(session, task) for task in claimed[:_RUNNING]]
+        tasks = {process_name(task.lease_owner or ""): task.name for task in claimed}
+        rows = session.scalars(
+            select(WorkerReport).order_by(WorkerReport.seen_at.desc(), WorkerReport.name).limit(_WORKERS)
+        ).all()
+        workers = [
+            to_response(
+                WorkerDetails,
+                row,
+                alive=at - row.seen_at < ALIVE,
+                gpus=row.gpus or [],
+                task=tasks.get(row.name),
+            )
+            for row in rows
+        ]
+    free, total = _disk()
+    return OperationsStatus(
+        searches=searches,
+        waiting=len(waiting),
+        queue=queue,
+        messages={name: broker.queue_length(name) for name in (broker.CPU_QUEUE, broker.GPU_QUEUE)},
+        running=running,
+        workers=workers,
+        jobs=list_jobs(),
+        free_bytes=free,
+        total_bytes=total,
+        compactable_bytes=_compactable_bytes(),
+    )
+
+
+def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
+    """List the tasks that wait to be learned, in queue order."""
+    tasks = session.scalars(
+        select(Task)
+        .where(Task.state.in_(ACTIVE_STATES), Task.state.not_in(LEARNING_STATES))
+        .order_by(Task.position)
+    )
+    # A worker that has claimed a probed task is about to learn it.
+    return [
+        task
+        for task in tasks
+        if task.probed_at is None or task.lease_expires_at is None or task.lease_expires_at < at
+    ]
+
+
+def _disk() -> tuple[int | None, int | None]:
+    """Measure free and total bytes on the data folder's disk; None if unknown."""
+    try:
+        disk = shutil.disk_usage(settings().data_dir)
+    except OSError:
+        return None, None
+    return disk.free, disk.total
+
+
+def _running(session: Session, task: Task) -> RunningTask:
+    events = session.execute(
+        select(Event.at, Event.data)
+        .where(Event.task_id == task.id, Event.kind == "progress")
+        .order_by(Event.id.desc())
+        .limit(_POINTS)
+    ).all()
+    points = [
+        TrainingPoint(
+            at=at,
+            stage=str(data.get("stage", "")),
+            fraction=data.get("fraction", 0.0),
+            loss=data.get("loss"),
+            videos_per_second=data.get("videos_per_second"),
+        )
+        for at, data in reversed(events)
+    ]
+    return RunningTask(id=task.id, name=task.name, state=task.state, points=points)  # type: ignore[arg-type]
+
+
+def _compactable_bytes() -> int:
+    manifest, _ = published_manifest()
+    return sum(
+        segment.bytes
+        for task in manifest.shards
+        if task in manifest.tombstones or task in manifest.appended
+        for segment in manifest.segments(task)
+    )

@@ -11,12 +11,12 @@ from sqlalchemy import update
 from cinestrata_schemas.operations import SearchLoad
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
+from service.catalog.leases import process_name, report_worker, sweep_worker_reports
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Event
-from service.catalog.worker_reports import process_name, report_worker, sweep_worker_reports
 from service.core.settings import Settings
 from service.library import prometheus_metrics
-from service.operations.operations_status import operations_status
+from service.operations import operations_status
 from service.search.search_rate import SearchRate
 from service.tasks import lifecycle
 

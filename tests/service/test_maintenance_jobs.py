@@ -14,12 +14,11 @@ from cinestrata_schemas.operations import JobSpec
 from models.backbones.backbone import Backbone
 from service.catalog.database import now, session_scope
 from service.catalog.leases import acquire
-from service.catalog.operation_tables import MaintenanceJob, WorkerReport
-from service.catalog.tables import LeaseRow
+from service.catalog.operation_tables import LeaseRow, MaintenanceJob, WorkerReport
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import compaction, deletion
-from service.operations.maintenance_jobs import list_jobs, run_job, send_due_jobs, start_job
+from service.operations import list_jobs, run_job, send_due_jobs, start_job
 from tests.audited_changes import audit_entries
 from tests.service.search.caption_library import BIRDS, CARS, Library
 

@@ -1,7 +1,10 @@
-"""Make SQLite's tables STRICT, check their JSON columns, and drop what ended alerts used.
+"""Let syncs remember their files, keep all leases in one table, and make SQLite's tables STRICT.
 
-Until now, SQLite stored any value in any column. A row with a value of another kind is copied to ``damaged_rows`` as it
-was; in its table, NULL or an empty value replaces the damaged ones.
+* The first sync after 1.0 reads all files, and finds the video of each by its content.
+* Leases held during the upgrade end: their work starts again, as after the death of its worker.
+* Until now, SQLite stored any value in any column. A row with a value of another kind is copied to ``damaged_rows`` as
+  it was; in its table, NULL or an empty value replaces the damaged ones.
+* Alerts that ended, and what they used, are dropped.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import sqlalchemy as sa
 import structlog
 from alembic import op
 
-revision = "catalog_4"
-down_revision = "catalog_3"
+revision = "catalog_4"  # 2 and 3 were never released
+down_revision = "catalog_1"
 
 _GROWING_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _OBJECTS = {
@@ -44,6 +47,44 @@ log = structlog.get_logger(__name__)
 
 def upgrade() -> None:
     """Change the tables."""
+    op.add_column("videos", sa.Column("replaced_at", sa.DateTime(timezone=True), nullable=True))
+    op.create_table(
+        "synced_files",
+        sa.Column("id", _GROWING_ID, autoincrement=True, nullable=False),
+        sa.Column("task_id", sa.String(length=128), nullable=False),
+        sa.Column("key", sa.String(length=32), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=True),
+        sa.Column("bytes", sa.BigInteger(), nullable=True),
+        sa.Column("modified", sa.BigInteger(), nullable=True),
+        sa.Column("changed", sa.BigInteger(), nullable=True),
+        sa.Column("file_id", sa.String(length=64), nullable=True),
+        sa.Column("sha256", sa.String(length=64), nullable=True),
+        sa.Column("video_id", sa.String(length=128), nullable=True),
+        sa.Column("captions", sa.JSON(), nullable=True),
+        sa.Column("transcript", sa.String(length=64), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["task_id"], ["tasks.id"], name=op.f("fk_synced_files_task_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_synced_files")),
+        sa.UniqueConstraint("task_id", "key", name=op.f("uq_synced_files_task_id_key")),
+    )
+    op.create_index("ix_synced_files_sha256", "synced_files", ["sha256"], unique=False)
+    op.create_table(
+        "leases",
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("id", sa.String(length=384), nullable=False),
+        sa.Column("token", sa.BigInteger(), nullable=False),
+        sa.Column("until", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "id", name=op.f("pk_leases")),
+    )
+    op.execute("UPDATE syncs SET next_run_at = started_at WHERE lease_expires_at IS NOT NULL")
+    op.drop_column("syncs", "lease_expires_at")
+    op.drop_column("syncs", "fencing_token")
+    op.drop_column("webhooks", "lease_expires_at")
+    op.drop_column("idempotency_keys", "locked_until")
+    op.drop_column("maintenance_jobs", "lease_expires_at")
+    op.execute("ALTER TABLE maintenance_jobs RENAME COLUMN fencing_token TO attempts")
     op.create_table(
         "damaged_rows",
         sa.Column("id", _GROWING_ID, autoincrement=True, nullable=False),

@@ -1,0 +1,308 @@
+"""Change what is known about videos: edits of captions, metadata and transcripts, and feedback on results.
+
+An edit changes only the video's row: its vector stays the same, and its shard's encoder is not retrained. The next
+search in every process finds the new words and shows the new captions. Search caches are versioned by the counters in
+:mod:`service.catalog.domain_videos`:
+
+* The next search re-reads the video's words (:mod:`service.search.words.library_words`), also for held-out videos.
+* The next filtered search re-reads metadata columns.
+* Within about a second, the domain's routing profile is recomputed from the catalog's captions, without those of
+  held-out videos (:mod:`service.search.snapshots.appended_captions`).
+* Captions that describe videos are encoded again by the next request for them.
+
+Calibration and the recall matrix stay as measured until the next task.
+
+Feedback is what callers say about a video as a result for a query. It numbers the video like an edit. Each caller has
+one vote on a video per query, regardless of case, word order and inflection. Measures on held-out videos use captions,
+never feedback.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from sqlalchemy import Select, delete, func, select
+from sqlalchemy.orm import Session
+
+from cinestrata_schemas.choice_types import Verdict
+from cinestrata_schemas.videos import FeedbackDetails, FeedbackPage, FeedbackSpec, VideoDetails, VideoPatch
+from index.words.word_forms import words_key
+from service.access.audit_log import Actor, current_actor, record_change
+from service.catalog.database import now, session_scope
+from service.catalog.domain_videos import count_edit, number_edits, read_transcript, store_transcripts
+from service.catalog.keyset_paging import KeysetOrders, contains_text
+from service.catalog.tables import Feedback, Task, Video, to_response
+from service.core import request_limits
+from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
+from service.core.text_rules import is_storable
+from service.library.video_listing import read_video
+from service.tasks.ingestion_checks import validate_edit
+from service.tasks.lifecycle.state_machine import lock_task
+from service.tasks.task_events import record
+
+log = structlog.get_logger(__name__)
+
+
+def edit_video(
+    video_id: str, patch: VideoPatch, *, expected_tag: str | None = None, caller: str = ""
+) -> VideoDetails:
+    """Change a video's captions, metadata or transcript. Idempotent.
+
+    Args:
+        patch: Changes; only fields that are set apply.
+        expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition.
+        caller: Identity of the caller, for the log.
+
+    Returns:
+        The video after the edit.
+
+    Raises:
+        NotFound: The video does not exist.
+        Conflict: The video will replace another, and take over its captions and metadata.
+        PreconditionFailed: The video has another entity tag.
+        InvalidInput: The captions or the merged metadata are invalid.
+    """
+    with session_scope(write=True) as session:
+        task, video = lock_video(session, video_id)
+        _refuse_copy(session, video)
+        if expected_tag is not None and not _matches(expected_tag, read_video(session, video_id)):
+            raise PreconditionFailed(
+                f"Video {video_id!r} has changed since you read it; read it again, then repeat the edit."
+            )
+        captions, metadata = video.captions, video.extra
+        validate_edit((), patch.metadata or {})  # limits the depth of the merge
+        if "captions" in patch.model_fields_set:
+            captions = patch.captions or []
+        stored = read_transcript(session, video.vector_id)
+        transcript = patch.transcript or () if "transcript" in patch.model_fields_set else None
+        if "metadata" in patch.model_fields_set:
+            metadata = _merge(video.extra, patch.metadata) if patch.metadata is not None else {}
+        captions, cues = validate_edit(captions, metadata, transcript or ())
+        changed = {
+            field: is_changed
+            for field, is_changed in (
+                ("captions", captions != video.captions),
+                ("metadata", metadata != video.extra),
+                ("transcript", transcript is not None and cues != stored),
+            )
+            if is_changed
+        }
+        if changed:
+            video.captions, video.extra, video.replaced_at = captions, metadata, None
+            if "transcript" in changed:
+                store_transcripts(session, {video.vector_id: cues})
+            count_edit(
+                session,
+                task.target_id or task.id,
+                [video.vector_id],
+                captions="captions" in changed,
+                metadata="metadata" in changed,
+            )
+            message = f"{' and '.join(changed).capitalize()} of video {video_id} were edited."
+            record(
+                session, task.id, "log", {"message": message, "video_id": video_id, "edited": list(changed)}
+            )
+            record_change(session, "video.edit", video_id, {"task": task.id, "fields": list(changed)})
+            session.flush()
+        details = read_video(session, video_id)
+    if changed:
+        log.info("video_edited", video=video_id, task=task.id, fields=list(changed), caller=caller)
+    return details
+
+
+def entity_tag(video: VideoDetails) -> str:
+    """Compute a video's ``ETag``, which changes with every field of the response."""
+    return f'"{hashlib.sha256(video.model_dump_json().encode()).hexdigest()[:32]}"'
+
+
+def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
+    """Lock the row of a video's task until commit, and return task and video; raise NotFound."""
+    while "\0" not in video_id:
+        task_id = session.scalar(select(Video.task_id).where(Video.id == video_id))
+        if task_id is None:
+            break
+        task = lock_task(session, task_id)
+        found = session.scalars(
+            select(Video)
+            .where(Video.id == video_id, Video.task_id == task_id)
+            .execution_options(populate_existing=True)
+        ).one_or_none()
+        if found is not None:
+            return task, found
+        # Either it moved from the append to its domain when that was published, or it was deleted.
+    raise NotFound(f"There is no video {video_id!r}.")
+
+
+def _refuse_copy(session: Session, video: Video) -> None:
+    original = session.scalar(select(Video.id).where(Video.vector_id == video.copy_of))
+    if original is not None:
+        raise Conflict(
+            f"Video {video.id!r} will replace {original!r} once it is published, and take over "
+            f"the original's captions and metadata. Edit {original!r} instead."
+        )
+
+
+def _matches(expected: str, video: VideoDetails) -> bool:
+    tags = [tag.strip() for tag in expected.split(",")]
+    return "*" in tags or entity_tag(video) in tags
+
+
+def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a JSON Merge Patch (RFC 7396) to an object."""
+    merged = dict(stored)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict):
+            current = merged.get(name)
+            merged[name] = _merge(current if isinstance(current, dict) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+_ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
+
+
+def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
+    """Store what the current actor says about a video. A new verdict replaces the previous one.
+
+    Raises:
+        NotFound: The video does not exist.
+        InvalidInput: The text is not a valid query, or the caller has the maximum number of entries.
+    """
+    text = _checked(spec.text)
+    key = words_key(text)
+    if key is None:
+        raise InvalidInput.at("text", "The text has no words.", "Send the query that was searched.")
+    actor = current_actor()
+    with session_scope(write=True) as session:
+        _, found = lock_video(session, spec.video_id)
+        if found.status != "accepted" or found.copy_of is not None:
+            raise NotFound(f"No search can find the video {spec.video_id!r}.")
+        video = found.vector_id
+        own = session.scalars(_of_caller(select(Feedback), actor).where(Feedback.video_vector_id == video))
+        # Rows of an earlier version have another key; the one with this key goes first, because keys are unique.
+        same = [entry for entry in own if words_key(entry.text) == key]
+        row = max(same, key=lambda entry: entry.words_key == key, default=None)
+        if row is not None and (row.text, row.verdict) == (text, spec.verdict):
+            return to_response(FeedbackDetails, row, video_id=spec.video_id)
+        at = now(session)
+        if row is None:
+            _require_room(session, actor, video)
+            row = Feedback(video_vector_id=video, caller=actor.name, caller_kind=actor.kind)
+        row.text, row.verdict, row.words_key, row.created_at = text, spec.verdict, key, at
+        session.add(row)
+        session.flush()
+        record_change(session, "feedback.give", spec.video_id, {"text": text, "verdict": spec.verdict})
+        number_edits(session, [video])
+        return to_response(FeedbackDetails, row, video_id=spec.video_id)
+
+
+def list_feedback(
+    *,
+    video_id: str | None = None,
+    text: str | None = None,
+    verdict: Verdict | None = None,
+    caller: str | None = None,
+    own: bool = False,
+    sort: str = "-time",
+    cursor: str | None = None,
+    limit: int = 100,
+) -> FeedbackPage:
+    """List a page of feedback.
+
+    Args:
+        video_id: Only on this video.
+        text: Only for queries containing this text (case-insensitive).
+        caller: Only from this user or key.
+        own: Only from the current actor.
+        sort: ``time`` (oldest first) or ``-time``.
+    """
+    query = select(Feedback)
+    if own:
+        query = _of_caller(query, current_actor())
+    if caller is not None:
+        query = query.where(Feedback.caller == caller)
+    if verdict is not None:
+        query = query.where(Feedback.verdict == verdict)
+    if text is not None:
+        query = query.where(contains_text(text, [Feedback.text]))
+    if video_id is not None:
+        query = query.where(Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == video_id)))
+    with session_scope() as session:
+        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+        judged = [row.video_vector_id for row in page.rows]
+        ids = dict(
+            session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(judged))).all()
+        )
+        entries = [
+            to_response(FeedbackDetails, row, video_id=ids[row.video_vector_id])
+            for row in page.rows
+            if row.video_vector_id in ids
+        ]
+    return FeedbackPage(feedback=entries, next_cursor=page.next_cursor)
+
+
+def take_back(feedback_id: int, *, own: bool = False) -> None:
+    """Delete a feedback entry.
+
+    Args:
+        own: Whether other callers' entries count as missing.
+
+    Raises:
+        NotFound: There is no such entry.
+    """
+    with session_scope(write=True) as session:
+        query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]
+        query = query.where(Feedback.id == feedback_id)
+        found = session.execute(_of_caller(query, current_actor()) if own else query).one_or_none()
+        if found is None:
+            raise NotFound(f"There is no feedback {feedback_id}{' of yours' if own else ''}.")
+        row, video_id = found
+        details = {"text": row.text, "verdict": row.verdict, "caller": row.caller}
+        # A reassignment may have moved the entry to another video since.
+        video = session.scalar(
+            delete(Feedback).where(Feedback.id == feedback_id).returning(Feedback.video_vector_id)
+        )
+        if video is None:
+            return
+        record_change(session, "feedback.take_back", video_id, details)
+        number_edits(session, [video])
+
+
+def _checked(text: str) -> str:
+    text, limit = text.strip(), request_limits.MAX_QUERY_CHARS
+    if len(text) > limit:
+        raise InvalidInput.at("text", f"The text has {len(text)} characters.", f"Use at most {limit}.")
+    if not is_storable(text):
+        raise InvalidInput.at(
+            "text", "The text contains characters that are not text.", "Send valid Unicode text."
+        )
+    return text
+
+
+def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
+    return query.where(Feedback.caller == actor.name, Feedback.caller_kind == actor.kind)
+
+
+def _require_room(session: Session, actor: Actor, video: int) -> None:
+    """Refuse a caller who has the maximum number of entries, in total or on one video."""
+    given = _of_caller(select(func.count()).select_from(Feedback), actor)
+    on_video, limit_on_video = (
+        given.where(Feedback.video_vector_id == video),
+        request_limits.MAX_FEEDBACK_ON_A_VIDEO,
+    )
+    for count, limit, where in (
+        (given, request_limits.MAX_FEEDBACK, ""),
+        (on_video, limit_on_video, " on this video"),
+    ):
+        if (session.scalar(count) or 0) >= limit:
+            raise InvalidInput.at(
+                "text",
+                f"You have given feedback {limit} times{where}.",
+                "Take back some of it, or write captions instead.",
+            )

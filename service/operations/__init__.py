@@ -1,1 +1,0 @@
-"""Operating a library: maintenance jobs, worker reports, search load and an overview."""
