@@ -27,7 +27,7 @@ from service.core.process_setup import configure_logging
 from service.core.settings import settings
 from service.core.tracing import start_tracing
 from service.maintenance import MaintenanceThread
-from service.syncs import sync_run
+from service.syncs import registered_syncs
 from service.tasks import lifecycle, probing
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due
@@ -56,7 +56,7 @@ def probe(task_id: str) -> None:
 @celery_app.task(name=SYNC, ignore_result=True)  # type: ignore[untyped-decorator]
 def sync(sync_id: str) -> None:
     """Run a registered sync, unless it is running."""
-    sync_run.run_sync(sync_id)
+    registered_syncs.run_sync(sync_id)
 
 
 @celery_app.task(name=MAINTAIN, ignore_result=True)  # type: ignore[untyped-decorator]

@@ -79,8 +79,8 @@ KILL_POINTS: dict[str, KillPoint] = {
     "tombstones in manifest": KillPoint("delete", "service.library.deletion", "_add_tombstones"),
     "deletion committed": KillPoint("delete", "service.library.deletion", "_delete"),
     "request stored": KillPoint("post", "service.tasks.commands", "_create_from_spec"),
-    "sync listed": KillPoint("sync", "service.syncs.sync_run", "plan_sync"),
-    "sync sent": KillPoint("sync", "service.syncs.sync_run", "_append"),
+    "sync listed": KillPoint("sync", "service.syncs.registered_syncs", "plan_sync"),
+    "sync sent": KillPoint("sync", "service.syncs.registered_syncs", "_append"),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import typer
 from cinestrata_client import NotFoundError
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import StoredFile
-from cinestrata_schemas.tasks import TaskDetails, VideoSpec
+from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
 from cli.commands.video_sources import VideoSource, default_name, open_source, print_left_out
@@ -101,34 +100,32 @@ def run_sync(
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
         created = opened.send(NewDomain(client, name, None, None), sent)
-        library.record(created.id, found.source, plan, opened.place)
+        library.record(created.id, found, plan)
         _require_ready(client, created)
         _finish(document)
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
-    library.record(domain.id, found.source, plan, opened.place)
+    library.record(domain.id, found, plan)
     if plan.superseded:
         client.remove_videos(plan.superseded)
-    homes = {video.id: video.task_id for video in followed.videos}
     newest = relearned_domains(client.list_tasks(), domain)[-1].id
-    by_target: dict[str, list[VideoSpec]] = {}
-    for video in sent:
-        by_target.setdefault(homes.get(video.replaces or "", newest), []).append(video)
     appends = [
-        (target, batch) for target, videos in by_target.items() for batch in batches(videos, MAX_APPENDED)
+        (target, batch)
+        for target, videos in plan.sent_by_domain(followed, newest).items()
+        for batch in batches(videos, MAX_APPENDED)
     ]
     for target, videos in appends:
         task = opened.send(LearnedDomain(client, target), videos)
         _require_ready(client, task)
     library.edit_texts(plan)
-    library.record(domain.id, found.source, plan, opened.place, is_sent=True)
+    library.record(domain.id, found, plan, is_sent=True)
     followed_before = plan.followed
     if appends:  # vanished videos are deleted once all others are searchable
         plan, followed = _plan(client, library, opened, found, domain)
-        library.record(domain.id, found.source, plan, opened.place)
+        library.record(domain.id, found, plan)
     if vanished == "delete" and plan.vanished:
-        gone = sorted(set(plan.vanished) - library.find_existing(plan, followed, found.source))
+        gone = sorted(set(plan.vanished) - library.find_existing(found.source, plan, followed))
         if 2 * len(gone) > followed_before and not yes:
             _confirm(len(gone), followed_before)
         if gone:
@@ -198,14 +195,7 @@ def _plan(
             {task.id for task in domains if task.state == "ready"},
             former=library.find_former(found, files),
         )
-    find_moved = partial(library.find_moved, found.source)
-    plan = plan_sync(
-        found,
-        followed,
-        compare_contents=compare_contents,
-        find_moved=find_moved,
-        find_elsewhere=partial(library.find_elsewhere, found.source),
-    )
+    plan = plan_sync(found, followed, library, compare_contents=compare_contents)
     plan.leave_out(source.find_problem)
     return plan, followed
 

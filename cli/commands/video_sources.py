@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ class _LocalSource:
 
     def files(self) -> SourceFiles:
         """Return the files of the videos; raises InvalidInput if all are left out."""
-        return local_files(self.listing)
+        return replace(local_files(self.listing), place=self.place)
 
     def find_problem(self, video: VideoSpec) -> str | None:
         """Return why a video cannot be sent; None if nothing is known."""

@@ -1,37 +1,65 @@
-"""Register, list and remove syncs in the catalog, and claim their runs.
+"""Register, list and remove syncs in the catalog, and run them in a worker.
 
 A run has a lease, so two workers never run the same sync at once. When a dead worker's lease expires, the run is sent
-again. So is a message that no worker has received.
+again. So is a message that no worker has received. Every step of a run may be interrupted and repeated: the next run
+compares the source with the videos stored by then, including those in unfinished appends. A file that two runs send is
+rejected once as a copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import cast
+from functools import partial
+from typing import Any
 
+import structlog
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
+from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uri_redaction import redact_uri
-from service.access.audit_log import record_change
+from cinestrata_schemas.videos import VideoSummary
+from index.arrays import batches
+from service.access.audit_log import Actor, acting_as, record_change
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire, is_leased, revoke
 from service.catalog.operation_tables import Sync
-from service.catalog.tables import Task
+from service.catalog.tables import FINAL_STATES, Task, to_response
 from service.catalog.task_names import lock_names
-from service.core.errors import NotFound
+from service.core import request_limits
+from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound, WorkerStopping
 from service.core.settings import settings
 from service.core.text_rules import name_key
-from service.syncs.source_listing import check_source
-from service.tasks import broker
+from service.library import deletion, video_changes, video_listing
+from service.syncs import synced_files
+from service.syncs.source_listing import check_source, find_problem, list_source
+from service.syncs.sync_plan import (
+    FollowedDomain,
+    FollowedLibrary,
+    SourceFiles,
+    SyncPlan,
+    abandoned_appends,
+    relearned_domains,
+)
+from service.syncs.sync_planner import plan_sync
+from service.tasks import broker, commands
+from service.tasks.ingestion_checks import Spec
 from service.tasks.task_storage import new_id
+
+MAX_APPENDED = 1000  # videos per append, so that an append is soon searchable
 
 _LEASES = 5  # a step of a run, such as a listing page, may take longer than a task's
 _MESSAGE_SECONDS = 60.0  # after which a message that no worker has received is sent again
+_PAGE = 1000  # videos
+_DELETIONS = 500  # videos per transaction
+_MAX_LISTED = 20
+
+log = structlog.get_logger(__name__)
 
 
 def register_sync(spec: SyncSpec) -> SyncDetails:
@@ -52,14 +80,10 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
         for other in existing[1:]:
             revoke(session, "sync", other.id)
             session.delete(other)
-        if existing:
-            row = existing[0]
-        else:
-            row = Sync(id=new_id("syn"), created_at=at)
-            session.add(row)
-        row.name = spec.name
-        row.source, row.every_seconds = spec.source, spec.every_seconds
-        row.vanished, row.captions_from_names = spec.vanished, spec.captions_from_names
+        row = existing[0] if existing else Sync(id=new_id("syn"), created_at=at)
+        session.add(row)
+        for field in SyncSpec.model_fields:
+            setattr(row, field, getattr(spec, field))
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
         revoke(session, "sync", row.id)
         session.flush()
@@ -107,7 +131,12 @@ def send_due_syncs() -> int:
         due = session.scalars(select(Sync.id).where(_is_due(at))).all()
     sent = [sync_id for sync_id in due if broker.send_sync(sync_id)]
     for sync_id in sent:
-        _postpone(sync_id)
+        with session_scope(write=True) as session:
+            at = now(session)
+            still_due = select(Sync).where(Sync.id == sync_id, _is_due(at)).with_for_update()
+            if row := session.scalars(still_due).one_or_none():  # no worker has received the message yet
+                row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
+                revoke(session, "sync", sync_id)
     return len(sent)
 
 
@@ -122,11 +151,6 @@ class SyncRun:
 
     sync: Sync
     lease: Lease
-
-    @property
-    def previous(self) -> SyncCounts:
-        """Counts of the last successful run."""
-        return SyncCounts.model_validate(self.sync.counts or {})
 
     def renew(self, task_id: str | None = None) -> None:
         """Renew the lease before a change, and store the domain's task; raise LeaseLost."""
@@ -187,32 +211,191 @@ def _planned(row: Sync) -> datetime:
     return (row.started_at or row.created_at) + timedelta(seconds=row.every_seconds)
 
 
-def _postpone(sync_id: str) -> None:
-    """Plan when to send the message again, unless a worker has received it."""
-    with session_scope(write=True) as session:
-        at = now(session)
-        row = session.scalars(
-            select(Sync).where(Sync.id == sync_id, _is_due(at)).with_for_update()
-        ).one_or_none()
-        if row is not None:
-            row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
-            revoke(session, "sync", sync_id)
-
-
 def _details(row: Sync, *, is_running: bool) -> SyncDetails:
-    return SyncDetails(
-        id=row.id,
-        name=row.name,
-        source=row.source,
-        every_seconds=row.every_seconds,
-        vanished=cast(VanishedVideos, row.vanished),
-        captions_from_names=row.captions_from_names,
-        task_id=row.task_id,
-        created_at=row.created_at,
-        next_run_at=_planned(row) if is_running else row.next_run_at,
-        running=is_running,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        error=row.error,
-        counts=SyncCounts.model_validate(row.counts) if row.counts else None,
+    next_run_at = _planned(row) if is_running else row.next_run_at
+    return to_response(
+        SyncDetails, row, running=is_running, next_run_at=next_run_at, counts=row.counts or None
     )
+
+
+def run_sync(sync_id: str) -> None:
+    """Compare a sync's source with its domain and send the differences, unless it is already running.
+
+    Errors are recorded with the sync. Nothing is deleted if the source cannot be listed completely.
+    """
+    run = claim_run(sync_id)
+    if run is None:
+        return
+    with run.lease:
+        try:
+            with acting_as(Actor("worker", f"sync {run.sync.name}")):
+                counts = _synchronize(run)
+        except (LeaseLost, WorkerStopping) as error:
+            log.info("sync_stopped", sync=sync_id, reason=str(error))
+        except (CinestrataError, OSError) as error:
+            text = _explain(error)
+            log.warning("sync_failed", sync=sync_id, name=run.sync.name, error=text)
+            run.finish(None, text)
+        except Exception as error:
+            run.finish(None, f"The run failed ({type(error).__name__}); see the log of the worker.")
+            raise
+        else:
+            run.finish(counts)
+
+
+def _synchronize(run: SyncRun) -> SyncCounts | None:
+    """Send the differences; None while the domain is being learned."""
+    source = list_source(run.sync.source, run.sync.captions_from_names, run.lease.tick)
+    library = _library()
+    domain = _find_domain(run)
+    if domain is None:
+        plan = _plan(run, library, source, FollowedDomain())
+        if not plan.new:
+            lines = [f"{path}: {reason}" for path, reason in plan.left_out_lines(_MAX_LISTED)]
+            raise InvalidInput.at("source", f"No file in the source can be used. {' '.join(lines)}")
+        run.renew()
+        videos = source.place(plan.new[: request_limits.MAX_VIDEOS_PER_TASK])
+        spec = _checked(TaskSpec, name=run.sync.name, videos=videos)
+        task = commands.create_task(spec, caller="sync").task
+        run.renew(task_id=task.id)
+        library.record(task.id, source, plan)
+        return SyncCounts(new=len(plan.new), **_left_out_counts(plan))
+    run.renew(task_id=domain.id)
+    if domain.state in ("failed", "cancelled"):
+        raise Conflict(
+            f"The domain {domain.name!r} is {domain.state}: correct the cause, then retry the task, or "
+            "delete it."
+        )
+    if domain.state != "ready":
+        return None  # the next run continues
+    tasks = commands.list_tasks()
+    domains = relearned_domains(tasks, domain)
+    files = list(library.list_files(domain.id, ()))
+    stored = list(_stored_videos(domains))
+    abandoned = abandoned_appends(tasks, stored, files)
+    for append in abandoned:
+        deletion.delete_task(append)
+    followed = FollowedDomain(
+        [video for video in stored if video.task_id not in abandoned],
+        files,
+        {task.id for task in domains},
+        {video.replaces for video in stored if video.replaces and video.task_id in abandoned},
+        library.find_former(source, files),
+    )
+    plan = _plan(run, library, source, followed)
+    library.record(domain.id, source, plan)
+    deletion.delete_videos(plan.superseded)
+    for target, videos in plan.sent_by_domain(followed, domains[-1].id).items():
+        for batch in batches(videos, MAX_APPENDED):
+            run.renew()
+            _append(target, source.place(batch))
+    library.edit_texts(plan, run.lease.tick)
+    library.record(domain.id, source, plan, is_sent=True)
+    is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
+    deleted, notice = 0, None
+    if run.sync.vanished == "delete" and plan.vanished:
+        previous = SyncCounts.model_validate(run.sync.counts or {})
+        # New files do not hide that most others vanished: a notice stays as long as these do.
+        had_notice = previous.notice is not None and len(plan.vanished) >= previous.vanished
+        if plan.lost_most or had_notice:
+            notice = (
+                f"{len(plan.vanished)} videos, or more than half, have no file any more, so none was deleted. If that "
+                f"is right, synchronize the folder once with: cinestrata sync … --vanished delete --yes"
+            )
+        elif not (plan.new or plan.changed or is_busy):  # the appends of this and earlier runs come first
+            deleted = _delete_vanished(run, library, source, plan, followed)
+    return SyncCounts(
+        new=len(plan.new),
+        changed=len(plan.changed),
+        moved=len(plan.renamed),
+        recaptioned=len(plan.recaptioned.keys() | plan.transcripts.keys()),
+        unchanged=plan.unchanged,
+        vanished=len(plan.vanished),
+        deleted=deleted,
+        rejected=len(plan.rejected),
+        notice=notice,
+        **_left_out_counts(plan),
+    )
+
+
+def _library() -> FollowedLibrary:
+    return FollowedLibrary(
+        list_files=synced_files.iterate_files,
+        list_sources=synced_files.list_sources,
+        record_files=synced_files.record_files,
+        get_video=video_listing.get_video,
+        edit_video=partial(video_changes.edit_video, caller="sync"),
+        root=settings().media_root.resolve(),
+    )
+
+
+def _plan(run: SyncRun, library: FollowedLibrary, source: SourceFiles, followed: FollowedDomain) -> SyncPlan:
+    plan = plan_sync(source, followed, library, report_alive=run.lease.tick)
+    plan.leave_out(partial(find_problem, source))
+    return plan
+
+
+def _delete_vanished(
+    run: SyncRun, library: FollowedLibrary, source: SourceFiles, plan: SyncPlan, followed: FollowedDomain
+) -> int:
+    """Delete the vanished videos that are in no other followed folder, and return how many."""
+    gone = sorted(set(plan.vanished) - library.find_existing(source.source, plan, followed))
+    for batch in batches(gone, _DELETIONS):
+        run.renew()
+        deletion.delete_videos(batch)
+    return len(gone)
+
+
+def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
+    lines = plan.left_out_lines(_MAX_LISTED)
+    return {
+        "left_out": len(plan.left_out),
+        "left_out_files": [OmittedPath(path=path, reason=_hide_media_root(reason)) for path, reason in lines],
+    }
+
+
+def _find_domain(run: SyncRun) -> TaskDetails | None:
+    """Find a sync's domain; None if there is none yet. A deleted domain is not created again."""
+    key = name_key(run.sync.name)
+    for task in commands.list_tasks():
+        if task.into is None and key in (name_key(task.name), task.slug):
+            return task
+    if run.sync.task_id is not None:
+        raise Conflict(f"The domain {run.sync.name!r} was deleted. Remove the sync, or register it again.")
+    return None
+
+
+def _append(domain: str, videos: list[VideoSpec]) -> None:
+    commands.append_videos(domain, _checked(AppendSpec, videos=videos), caller="sync")
+
+
+def _checked(kind: type[Spec], **fields: Any) -> Spec:
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise InvalidInput.from_pydantic(error.errors()) from None
+
+
+def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
+    """Iterate over the videos in domains and in appends to them."""
+    for domain in domains:
+        cursor: str | None = None
+        while True:
+            page = video_listing.list_videos(domain.id, cursor=cursor, limit=_PAGE)
+            yield from page.videos
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+
+
+def _explain(error: CinestrataError | OSError) -> str:
+    """Word an error without the path of the media root, which clients do not see."""
+    text = str(error)
+    if isinstance(error, InvalidInput) and error.errors:
+        text = " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])
+    return _hide_media_root(text)
+
+
+def _hide_media_root(text: str) -> str:
+    root = str(settings().media_root.resolve())
+    return text.replace(f"{root}/", "").replace(root, "the media root")

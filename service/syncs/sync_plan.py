@@ -149,6 +149,14 @@ class SyncPlan:
                 del self.renamed[video]
                 self.left_out[path] = problem
 
+    def sent_by_domain(self, followed: FollowedDomain, newest: str) -> dict[str, list[VideoSpec]]:
+        """Group the videos to send by domain: a new version goes to that of its video, others to the newest."""
+        homes = {video.id: video.task_id for video in followed.videos}
+        sent: dict[str, list[VideoSpec]] = {}
+        for video in (*self.new, *self.changed):
+            sent.setdefault(homes.get(video.replaces or "", newest), []).append(video)
+        return sent
+
     def left_out_lines(self, limit: int) -> list[tuple[str, str]]:
         """List the first files left out: printable path and reason."""
         return [(shown_path(path), self.left_out[path]) for path in sorted(self.left_out)[:limit]]
@@ -253,7 +261,7 @@ class FollowedLibrary:
                     moved[video.content_hash] = video_id
         return moved
 
-    def find_existing(self, plan: SyncPlan, domain: FollowedDomain, source: str) -> set[str]:
+    def find_existing(self, source: str, plan: SyncPlan, domain: FollowedDomain) -> set[str]:
         """Find vanished videos whose files are back, or in another followed folder, whose next sync moves them."""
         lost = set(plan.vanished)
         rows = [row for row in domain.files if row.video_id in lost]
@@ -278,27 +286,19 @@ class FollowedLibrary:
                             found.add(video_id)
         return found
 
-    def record(
-        self,
-        task_id: str,
-        source: str,
-        plan: SyncPlan,
-        place: Callable[[Sequence[VideoSpec]], list[VideoSpec]],
-        *,
-        is_sent: bool = False,
-    ) -> None:
+    def record(self, task_id: str, found: SourceFiles, plan: SyncPlan, *, is_sent: bool = False) -> None:
         """Record the files of a plan, and rename videos.
 
         Args:
-            place: Completes videos' URIs to the form that tasks use.
             is_sent: Whether the new videos and versions have been sent.
         """
+        source = found.source
         if is_sent:
             for rows in batches(list(plan.late_rows.values()), _BATCH):
                 self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=list(rows)))
             return
         in_place = {video: path for video, path in plan.renamed.items() if video not in plan.uploads}
-        placed = place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
+        placed = found.place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
         uris = plan.renamed | {video: spec.uri for video, spec in zip(in_place, placed, strict=True)}
         rows, videos = list(plan.rows.values()), list(uris)
         for start in range(0, max(len(rows), len(plan.forgotten), len(videos)), _BATCH):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,6 +12,7 @@ from cinestrata_schemas.videos import VideoSummary
 from service.core.request_limits import MAX_CAPTIONS
 from service.syncs.sync_plan import (
     FollowedDomain,
+    FollowedLibrary,
     SourceFile,
     SourceFiles,
     SyncPlan,
@@ -24,23 +25,21 @@ from service.tasks.ingestion_checks import normalize_caption
 def plan_sync(
     found: SourceFiles,
     domain: FollowedDomain,
+    library: FollowedLibrary | None = None,
     *,
     compare_contents: bool = False,
-    find_moved: Callable[[Collection[str]], Mapping[str, str]] = lambda contents: {},
-    find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]] = lambda rows: (),
     report_alive: Callable[[], object] = lambda: None,
 ) -> SyncPlan:
     """Compare a source with its domain.
 
     Args:
+        library: Where files may have been moved from and to; None: nowhere.
         compare_contents: Whether to read all files, also those whose size and times are unchanged.
-        find_moved: Finds the videos of other domains whose files are gone, by content.
-        find_elsewhere: Finds the videos of rows whose files are in other followed folders now.
         report_alive: Called after each file.
     """
     planner = _Planner(found, domain)
     planner.identify(compare_contents, report_alive)
-    return planner.settle(find_moved, find_elsewhere)
+    return planner.settle(library)
 
 
 class _Planner:
@@ -102,18 +101,18 @@ class _Planner:
             self._contents.setdefault(content, []).append(path)
             report_alive()
 
-    def settle(
-        self,
-        find_moved: Callable[[Collection[str]], Mapping[str, str]],
-        find_elsewhere: Callable[[Collection[StoredFile]], Collection[str]],
-    ) -> SyncPlan:
+    def settle(self, library: FollowedLibrary | None) -> SyncPlan:
         """Find the video of each content, and the videos without a file."""
         unknown = [
             content for content, paths in self._contents.items() if not self._find_video(content, paths)
         ]
-        moved = find_moved(unknown) if unknown else {}
-        changed = [path for content in unknown for path in self._contents[content]]
-        self._elsewhere = set(find_elsewhere([self._rows[path] for path in changed if path in self._rows]))
+        moved: dict[str, str] = {}
+        if library is not None and unknown:
+            moved = library.find_moved(self._found.source, unknown)
+            changed = [path for content in unknown for path in self._contents[content] if path in self._rows]
+            self._elsewhere = library.find_elsewhere(
+                self._found.source, [self._rows[path] for path in changed]
+            )
         for content in unknown:
             self._send(content, self._contents[content], moved.get(content))
         self._find_vanished()

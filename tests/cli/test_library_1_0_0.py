@@ -22,7 +22,7 @@ from cli.service_client import ServiceClient, connect
 from service.catalog.database import engine
 from service.catalog.migrations import upgrade
 from service.core.settings import Settings, settings
-from service.syncs.sync_run import run_sync
+from service.syncs.registered_syncs import run_sync
 from tests.api.learned_library import learn
 from tests.cli.invocation import run
 from tests.old_catalog import copy_to_postgresql

@@ -19,8 +19,7 @@ from service.catalog.tables import Task, Video
 from service.core.errors import InsufficientStorage
 from service.core.settings import settings
 from service.storage.disk_budget import estimate_task_bytes
-from service.syncs.registered_syncs import register_sync
-from service.syncs.sync_run import run_sync
+from service.syncs.registered_syncs import register_sync, run_sync
 from service.tasks import commands
 from service.tasks.task_storage import relearn_appended_videos
 from tests.catalog_rows import mark_learned

@@ -25,8 +25,7 @@ from service.library import deletion, video_changes
 from service.library.video_listing import list_videos
 from service.storage.library_files import resolve_video_path
 from service.syncs import synced_files
-from service.syncs.registered_syncs import list_syncs, register_sync
-from service.syncs.sync_run import run_sync
+from service.syncs.registered_syncs import list_syncs, register_sync, run_sync
 from service.tasks import broker, commands
 from tests.cli.invocation import run
 from tests.service.syncs.finished_tasks import finish

@@ -24,10 +24,16 @@ from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.settings import settings
 from service.library.video_listing import list_videos
-from service.syncs import sync_run
-from service.syncs.registered_syncs import claim_run, list_syncs, register_sync, remove_sync, send_due_syncs
+from service.syncs import registered_syncs
+from service.syncs.registered_syncs import (
+    claim_run,
+    list_syncs,
+    register_sync,
+    remove_sync,
+    run_sync,
+    send_due_syncs,
+)
 from service.syncs.sync_plan import SyncPlan
-from service.syncs.sync_run import run_sync
 from service.tasks import broker, commands
 from tests.service.syncs.finished_tasks import finish
 
@@ -336,7 +342,7 @@ def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.Monk
     run(sync)
     finish()
     write(films, "c")
-    original = sync_run.plan_sync
+    original = registered_syncs.plan_sync
 
     def plan_and_send(*given: Any, **options: Any) -> SyncPlan:
         plan = original(*given, **options)
@@ -345,7 +351,7 @@ def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.Monk
         return plan
 
     with monkeypatch.context() as patch:
-        patch.setattr(sync_run, "plan_sync", plan_and_send)
+        patch.setattr(registered_syncs, "plan_sync", plan_and_send)
         assert run(sync).error is None
     finish()
     for _ in range(2):
@@ -444,7 +450,7 @@ def test_registration_that_keeps_vanished_videos_applies_to_a_run_in_progress(
     run(sync)
     finish()
     (films / "a.mp4").unlink()
-    plan_sync = sync_run.plan_sync
+    plan_sync = registered_syncs.plan_sync
 
     def register_after_plan(*arguments: Any, **options: Any) -> SyncPlan:
         plan = plan_sync(*arguments, **options)
@@ -452,7 +458,7 @@ def test_registration_that_keeps_vanished_videos_applies_to_a_run_in_progress(
         return plan
 
     with monkeypatch.context() as patch:
-        patch.setattr(sync_run, "plan_sync", register_after_plan)
+        patch.setattr(registered_syncs, "plan_sync", register_after_plan)
         run(sync)
     (task,) = commands.list_tasks()
     assert len(list_videos(task.id).videos) == 2

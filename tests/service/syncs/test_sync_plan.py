@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -17,7 +18,14 @@ from cinestrata_schemas.videos import Cue, VideoSummary
 from media import content_hash
 from service.core.errors import InvalidInput
 from service.syncs.source_listing import local_files
-from service.syncs.sync_plan import FollowedDomain, SourceFiles, SyncPlan, file_key, shown_path
+from service.syncs.sync_plan import (
+    FollowedDomain,
+    FollowedLibrary,
+    SourceFiles,
+    SyncPlan,
+    file_key,
+    shown_path,
+)
 from service.syncs.sync_planner import plan_sync
 from service.tasks.manifests.folder_videos import FolderVideos
 
@@ -317,7 +325,9 @@ def test_new_subtitles_replace_those_of_the_source(folder: Path) -> None:
 def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folder: Path) -> None:
     domain = followed(folder)
     write(folder, "c.mp4", "c")
-    plan = plan_sync(found(folder), domain, find_moved=lambda contents: dict.fromkeys(contents, "elsewhere"))
+    library = create_autospec(FollowedLibrary, instance=True)
+    library.find_moved = lambda source, contents: dict.fromkeys(contents, "elsewhere")
+    plan = plan_sync(found(folder), domain, library)
     assert [(video.uri, video.replaces) for video in plan.new] == [("c.mp4", "elsewhere")]
     pending = stored(plan.new[0], folder, status="pending", content_hash=None)
     files = [*domain.files, *rows(plan, str(folder))]
