@@ -35,7 +35,7 @@ from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
 from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
-from service.tasks import commands, task_events, task_storage
+from service.tasks import commands, task_storage
 from service.tasks.commands import create_sample_task
 from service.tasks.idempotency import CreateOutcome
 
@@ -327,7 +327,7 @@ def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:
     """Return whether the task has ended, and its events after an ID. Raises NotFound."""
     # The state is read first, so that the events of an ended task include its final event.
     has_ended = commands.get_task(task_id).state in FINAL_STATES
-    return has_ended, task_events.events_after(task_id, last_id)
+    return has_ended, commands.events_after(task_id, last_id)
 
 
 def _parse_event_id(value: str | None) -> int:

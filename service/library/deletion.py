@@ -46,8 +46,7 @@ from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_files
 from service.storage.index_manifest import index_lock
 from service.storage.video_files import register_removals, remove_deleted_files
-from service.tasks.lifecycle.state_machine import is_published, lock_task
-from service.tasks.task_events import record
+from service.tasks.lifecycle.state_machine import is_published, lock_task, record
 
 _IDS = select(Video.vector_id, Video.id)
 

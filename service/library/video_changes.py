@@ -40,8 +40,7 @@ from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFa
 from service.core.text_rules import is_storable
 from service.library.video_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
-from service.tasks.lifecycle.state_machine import lock_task
-from service.tasks.task_events import record
+from service.tasks.lifecycle.state_machine import lock_task, record
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,19 @@ from typing import IO, Any, BinaryIO
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskProgress, TaskSpec, VideoSpec
+from cinestrata_schemas.tasks import (
+    AppendSpec,
+    RetrySpec,
+    TaskDetails,
+    TaskEvent,
+    TaskProgress,
+    TaskSpec,
+    VideoSpec,
+)
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_task_videos
-from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.catalog.tables import ACTIVE_STATES, Event, Task, Video, to_response
 from service.catalog.task_names import require_unused_name
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound, Unavailable
 from service.core.settings import settings as configured
@@ -31,10 +39,10 @@ from service.tasks.lifecycle.state_machine import (
     is_published,
     lock_task,
     next_position,
+    record,
     set_progress,
     set_state,
 )
-from service.tasks.task_events import record
 from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task, task_details
 from service.tasks.uploads import uploaded_videos
 from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
@@ -142,6 +150,17 @@ def get_task(task_id: str) -> TaskDetails:
         if task is None:
             raise NotFound(f"There is no task {task_id!r}.")
         return task_details(session, [task])[0]
+
+
+def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskEvent]:
+    """List a task's events, oldest first; raise NotFound."""
+    with session_scope() as session:
+        if session.get(Task, task_id) is None:
+            raise NotFound(f"There is no task {task_id!r}.")
+        rows = session.scalars(
+            select(Event).where(Event.task_id == task_id, Event.id > last_id).order_by(Event.id).limit(limit)
+        )
+        return [to_response(TaskEvent, row) for row in rows]
 
 
 def cancel_task(task_id: str) -> TaskDetails:

@@ -54,8 +54,8 @@ from service.tasks.lifecycle import (
     read_totals,
     send_due,
 )
+from service.tasks.lifecycle.state_machine import SAME_CONTENT, reject
 from service.tasks.probing_completion import complete_probing, isolate_failures
-from service.tasks.task_events import SameContent, reject
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk
@@ -70,6 +70,14 @@ log = structlog.get_logger(__name__)
 
 
 _Result = tuple[Video, VideoInfo | MediaError]  # the row is no longer in a session
+
+
+class _SameContent(MediaError):
+    """A video has the same content as an accepted one, which has the given URI."""
+
+    def __init__(self, uri: str, digest: str) -> None:
+        super().__init__(SAME_CONTENT + redact_uri(uri))
+        self.content_hash = digest
 
 
 @dataclass
@@ -282,7 +290,7 @@ def _read_video(
             f"The file cannot be read ({error.strerror or type(error).__name__})."
         ) from error
     if (same := find_copy(digest)) is not None:
-        raise SameContent(same, digest)
+        raise _SameContent(same, digest)
     info = _decode(decoder, spec, path, video)
     if info.content_hash != digest:
         raise UndecidedVideo("The file changed while it was read.")
@@ -322,7 +330,7 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
                     row,
                     outcome.reason,
                     is_final=not isinstance(outcome, UndecidedVideo),
-                    content_hash=outcome.content_hash if isinstance(outcome, SameContent) else None,
+                    content_hash=outcome.content_hash if isinstance(outcome, _SameContent) else None,
                 )
         elif row is None:  # deleted during decoding, which rewrote its files
             session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=outcome.content_hash))

@@ -44,8 +44,7 @@ from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import normalize_transcript
-from service.tasks.lifecycle.state_machine import next_position
-from service.tasks.task_events import record
+from service.tasks.lifecycle.state_machine import next_position, record
 
 _INSERTED_ROWS = 1000  # videos per statement
 

@@ -37,11 +37,11 @@ from service.tasks.lifecycle.state_machine import (
     is_published,
     lock_owned_task,
     postpone,
+    record,
     record_lost_worker,
     set_progress,
     set_state,
 )
-from service.tasks.task_events import record
 
 _Publication = TypeVar("_Publication", Publication, AppendPublication)
 

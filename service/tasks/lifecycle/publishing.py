@@ -19,8 +19,14 @@ from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, LeaseLost
 from service.storage import library_files
 from service.storage.video_files import register_removals
-from service.tasks.lifecycle.state_machine import lock_task, set_progress, set_state
-from service.tasks.task_events import SAME_CONTENT, record, reject
+from service.tasks.lifecycle.state_machine import (
+    SAME_CONTENT,
+    lock_task,
+    record,
+    reject,
+    set_progress,
+    set_state,
+)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Change task states: always with the row locked, and always with an event."""
+"""Change task states: always with the row locked, and always with an event for the dashboard and the API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import structlog
@@ -13,26 +13,58 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import TaskProgress
+from cinestrata_schemas.uri_redaction import redact_uri
 from service.catalog.database import now
-from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task, Video
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, Event, PositionCounter, Task, Video
 from service.core.errors import LeaseLost, NotFound, SourceUnavailable
 from service.core.tracing import current_request_id, use_request_id
 from service.storage import index_manifest
 from service.storage.video_files import register_rejected_uploads
-from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
 MAX_ATTEMPTS = 3  # consecutive claims of a task or chunk without progress
 # The same training takes the same memory, and a killed worker takes others down with it.
 MAX_LOST_TRAININGS = 2
 
+MAX_OUTAGES = 12  # consecutive attempts that finished no video
+_FIRST_PAUSE = 30.0  # seconds; doubles with each pause
+_MAX_PAUSE = 900.0
+
+SAME_CONTENT = "same content as "  # starts the reason for duplicates, which do not count as bad videos
+
 _Row = TypeVar("_Row")
 
 log = structlog.get_logger(__name__)
 
-MAX_OUTAGES = 12  # consecutive attempts that finished no video
-_FIRST_PAUSE = 30.0  # seconds; doubles with each pause
-_MAX_PAUSE = 900.0
+
+def record(
+    session: Session,
+    task_id: str,
+    kind: Literal["state", "progress", "rejected", "log"],
+    data: dict[str, Any],
+    at: datetime | None = None,
+) -> None:
+    """Append an event.
+
+    The caller must hold the lock on the task's row. IDs are assigned at once but visible at commit, so a reader who
+    asks for "all events after ID n" would miss an event that commits after a later one.
+    """
+    session.add(Event(task_id=task_id, at=at or now(session), kind=kind, data=data))
+
+
+def reject(
+    session: Session, video: Video, reason: str, *, is_final: bool, content_hash: str | None = None
+) -> None:
+    """Reject a video, and record the event.
+
+    Args:
+        is_final: Whether the content is the reason, so that a retry would reject the same file again.
+        content_hash: Digest of a copy's content, by which a sync finds the original.
+    """
+    video.status, video.reason, video.content_hash = "rejected", reason, content_hash
+    video.is_rejection_final = is_final
+    facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason}
+    record(session, video.task_id, "rejected", facts)
 
 
 def lock_task(session: Session, task_id: str) -> Task:
@@ -90,25 +122,20 @@ def set_state(
         task.finished_at = at
     record(session, task.id, "state", data, at)
     emit_task_state(session, task)
-    _log_state(task)
+    with use_request_id(current_request_id() or task.request_id):
+        if state == "failed":
+            log.error("task_failed", task=task.id, reason=error, hint=hint)
+        else:
+            log.info("task_state", task=task.id, state=state)
 
 
 def set_progress(session: Session, task: Task, progress: TaskProgress, *, is_event: bool = True) -> None:
     """Store a locked task's progress, and record it as an event."""
     view = progress.model_dump(exclude_none=True)
     shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
-    task.progress = {**shared, **view}
+    task.progress = shared | view
     if is_event:
         record(session, task.id, "progress", view)
-
-
-def _log_state(task: Task) -> None:
-    """Log a state under the current request's ID, or that of the request that created the task."""
-    with use_request_id(current_request_id() or task.request_id):
-        if task.state == "failed":
-            log.error("task_failed", task=task.id, reason=task.error, hint=task.error_hint)
-        else:
-            log.info("task_state", task=task.id, state=task.state)
 
 
 def clear_lease(task: Task) -> None:

@@ -33,7 +33,7 @@ from service.search.engine import SearchEngine
 from service.storage import library_files
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, lifecycle, probing
-from service.tasks.task_events import record
+from service.tasks.lifecycle.state_machine import record
 from tests.catalog_rows import accepted_videos, add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 

@@ -19,7 +19,7 @@ from service.core.settings import Settings
 from service.library.deletion import delete_videos
 from service.library.video_changes import edit_video, entity_tag
 from service.library.video_listing import get_video
-from service.tasks import task_events
+from service.tasks import commands
 
 Post = Callable[..., TaskDetails]
 
@@ -59,17 +59,17 @@ def test_edit_merges_metadata_and_replaces_captions(task: str) -> None:
     assert _edit("a", captions=None, metadata=None).metadata == get_video("a").metadata == {}
     assert get_video("a").captions == []
     assert (read_caption_edits(), read_metadata_edits()) == ({task: 2}, {task: 2})
-    logged = [event.data for event in task_events.events_after(task) if "edited" in event.data]
+    logged = [event.data for event in commands.events_after(task) if "edited" in event.data]
     assert [data["edited"] for data in logged] == [["metadata"], ["captions"], ["captions", "metadata"]]
     assert {data["video_id"] for data in logged} == {"a"}
 
 
 def test_edit_without_a_difference_changes_nothing(sqlite_task: str) -> None:
-    events = len(task_events.events_after(sqlite_task))
+    events = len(commands.events_after(sqlite_task))
     before = get_video("a")
     for fields in ({}, {"captions": ["one "]}, {"metadata": {"place": "pond", "absent": None, "lens": {}}}):
         assert _edit("a", **fields) == before
-    assert len(task_events.events_after(sqlite_task)) == events
+    assert len(commands.events_after(sqlite_task)) == events
     assert read_caption_edits() == read_metadata_edits() == {}
 
 

@@ -12,7 +12,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.storage.library_files import resolve_video_path
 from service.tasks.lifecycle.publishing import Takeover
-from service.tasks.task_events import SAME_CONTENT, reject
+from service.tasks.lifecycle.state_machine import SAME_CONTENT, reject
 
 
 def finish(state: str = "ready") -> None:

@@ -17,7 +17,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import Settings
-from service.tasks import commands, lifecycle, task_events
+from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import claims
 
 Post = Callable[..., TaskDetails]
@@ -96,7 +96,7 @@ def test_claim_of_an_expired_lease_records_the_lost_worker_like_the_reconciler(
         assert not is_reconciled or lifecycle.reconcile().recovered == (view.id,)
         fresh = claim(view.id, "next")
         assert fresh is not None
-        logged = [e.data["message"] for e in task_events.events_after(view.id) if e.kind == "log"]
+        logged = [e.data["message"] for e in commands.events_after(view.id) if e.kind == "log"]
         messages.append(logged[logged.index("Taken by dies.") :])
         fresh.fail("done")
     assert messages[0] == messages[1]
@@ -154,7 +154,7 @@ def test_progress_is_stored_in_the_task_and_as_events(sqlite_catalog: Settings, 
         "loss": 2.5,
         "videos_per_second": 12.0,
     }
-    last = task_events.events_after(view.id)[-1]
+    last = commands.events_after(view.id)[-1]
     assert (last.kind, last.data["loss"]) == ("progress", 2.5)
 
 
@@ -162,20 +162,20 @@ def test_progress_events_are_throttled(sqlite_catalog: Settings, post_probed: Po
     monkeypatch.setattr(claims, "EVENT_SECONDS", 3600)
     view = post_probed()
     claim = _claimed(view.id)
-    seen = task_events.events_after(view.id)[-1].id
+    seen = commands.events_after(view.id)[-1].id
     for step in range(200):
         claim.progress("training", step / 200, epoch=1, epochs=2)
     claim.progress("training", 1.0, epoch=2, epochs=2)
-    kinds = [(e.kind, e.data["fraction"]) for e in task_events.events_after(view.id, seen)]
+    kinds = [(e.kind, e.data["fraction"]) for e in commands.events_after(view.id, seen)]
     assert kinds == [("progress", 0.0), ("progress", 1.0)]
 
 
 def test_events_are_read_in_pages(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
-    every = task_events.events_after(view.id)
+    every = commands.events_after(view.id)
     assert [e.id for e in every] == sorted(e.id for e in every)
-    first = task_events.events_after(view.id, limit=2)
-    assert first + task_events.events_after(view.id, first[-1].id) == every
+    first = commands.events_after(view.id, limit=2)
+    assert first + commands.events_after(view.id, first[-1].id) == every
 
 
 class TestEndings:

@@ -28,7 +28,7 @@ from service.library import video_listing
 from service.library import video_listing as library
 from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
-from service.tasks import commands, lifecycle, probing, probing_completion, task_events
+from service.tasks import commands, lifecycle, probing, probing_completion
 from service.tasks.lifecycle import state_machine
 from service.tasks.probing_completion import SplitCandidate, assign_splits
 from tests.catalog_rows import accepted_videos
@@ -102,10 +102,10 @@ def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
     assert set(reasons) == {"empty.mp4", "cut.mp4", "copy of 0.mp4", "text.mp4"}
     assert reasons["copy of 0.mp4"] == "same content as 0.mp4"
     assert all(str(settings().media_root) not in reason for reason in reasons.values())
-    uris = [e.data["uri"] for e in task_events.events_after(view.id) if e.kind == "rejected"]
+    uris = [e.data["uri"] for e in commands.events_after(view.id) if e.kind == "rejected"]
     assert sorted(uris) == sorted(reasons)
     assert (view.counts.accepted, view.counts.rejected) == (3, 4)
-    fractions = [e.data["fraction"] for e in task_events.events_after(view.id) if e.kind == "progress"]
+    fractions = [e.data["fraction"] for e in commands.events_after(view.id) if e.kind == "progress"]
     assert fractions[-2] == 1.0
     rejected = next(r for r in commands.get_task(view.id).rejected if r.uri == "cut.mp4")
     assert rejected.reason
@@ -374,7 +374,7 @@ def test_bad_remote_videos_are_rejected_by_name_and_without_tokens(remote: WebFi
     }
     for name, reason in expected.items():
         assert reason in reasons[f"{remote.url}/videos/{name}.mp4?***"]
-    events = [event.data for event in task_events.events_after(view.id)]
+    events = [event.data for event in commands.events_after(view.id)]
     assert "hunter2" not in f"{view}{events}"
 
 
@@ -403,9 +403,7 @@ def test_outage_rejects_nothing_and_the_task_continues_after_it(remote: WebFiles
     )
     assert (view.attempts, view.rejected) == (0, [])
     assert statuses(task.id) == ["accepted", "pending", "accepted"]
-    assert any(
-        "answers with status 503" in e.data.get("message", "") for e in task_events.events_after(task.id)
-    )
+    assert any("answers with status 503" in e.data.get("message", "") for e in commands.events_after(task.id))
     assert lifecycle.claim_probing(task.id, "worker") is None, "the pause is not over"
     assert lifecycle.reconcile().recovered == ()
     end_pause(task.id)

@@ -28,7 +28,7 @@ from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.idempotency import CreateOutcome
-from service.tasks.task_events import reject
+from service.tasks.lifecycle.state_machine import reject
 from tests.audited_changes import audit_entries
 from tests.catalog_rows import mark_learned
 

@@ -36,7 +36,7 @@ from service.core.errors import (
     Unavailable,
 )
 from service.core.settings import Settings, settings
-from service.tasks import commands, lifecycle, task_events
+from service.tasks import commands, lifecycle
 from service.tasks.commands import SAMPLE_DOMAIN, SAMPLE_VIDEOS, create_sample_task
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import normalize_caption, validate_spec
@@ -84,7 +84,7 @@ def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable
         video = session.scalars(select(Video)).one()
     assert video.captions == ["a bird 🐦 flies", "طائر يطير", "été"]
     assert (video.id, video.split, video.extra) == ("bird-1", "test", {"place": ["Zürich", 1.5]})
-    assert [e.data["state"] for e in task_events.events_after(made.id)] == ["queued"]
+    assert [e.data["state"] for e in commands.events_after(made.id)] == ["queued"]
 
 
 class TestBadInput:
@@ -339,7 +339,7 @@ class TestCancelAndRetry:
             commands.retry_task(view.id)
 
     def test_unknown_task_raises_not_found(self, sqlite_catalog: Settings) -> None:
-        for act in (commands.get_task, commands.cancel_task, commands.retry_task, task_events.events_after):
+        for act in (commands.get_task, commands.cancel_task, commands.retry_task, commands.events_after):
             with pytest.raises(NotFound, match="tsk_none"):
                 act("tsk_none")
 

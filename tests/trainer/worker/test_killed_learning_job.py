@@ -25,9 +25,9 @@ from service.core.settings import settings
 from service.library.deletion import delete_videos
 from service.library.recall_matrix import read_recall_matrix
 from service.tasks import commands
+from service.tasks.commands import events_after
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Claim, Publication, state_machine
 from service.tasks.lifecycle.publishing import Takeover
-from service.tasks.task_events import events_after
 from service.tasks.task_storage import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.measured_library import figures_without_ids

@@ -25,7 +25,7 @@ from service.library.recall_matrix import read_recall_matrix
 from service.storage import index_manifest
 from service.storage.index_manifest import library_store
 from service.tasks import commands
-from service.tasks.task_events import events_after
+from service.tasks.commands import events_after
 from tests.milvus import Milvus
 from tests.trainer.conftest import untrained_backbone
 from tests.trainer.worker.library_state import (

@@ -20,8 +20,8 @@ from service.catalog.tables import Task
 from service.celery_worker import probe
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
+from service.tasks.commands import events_after
 from service.tasks.lifecycle import Publication
-from service.tasks.task_events import events_after
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import (
     learn,

@@ -29,8 +29,8 @@ from service.library.library_status import library_status
 from service.library.recall_matrix import read_recall_matrix
 from service.library.video_listing import get_video
 from service.tasks import commands
+from service.tasks.commands import events_after
 from service.tasks.lifecycle.state_machine import clear_lease
-from service.tasks.task_events import events_after
 from tests.claimed_probing import probe
 from tests.measured_library import figures_without_ids
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
