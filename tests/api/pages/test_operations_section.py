@@ -1,8 +1,9 @@
-"""Rollback, notices, maintenance and webhooks on the library page in a real browser."""
+"""Rollback, maintenance and webhooks on the library page, and pages while an earlier release is served."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,7 +12,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from service.core.settings import settings
 from service.operations import list_jobs, run_job
-from tests.api.browser import refresh_library_page, texts, wait_for, wait_until
+from tests.api.browser import refresh_library_page, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.web_files import Handler, WebFiles, send
 
@@ -102,3 +103,47 @@ def test_answer_of_a_webhook_is_shown_as_text(
     assert library_page.title == title
     click(library_page, "#wh-list button[aria-label^=Remove]")
     wait_until(library_page, lambda b: not texts(b, "#wh-list li"))
+
+
+@pytest.fixture
+def earlier_release(client: TestClient, library: list[str]) -> Iterator[None]:
+    """The release of the first domain, served instead of the newest."""
+    client.post(f"/releases/{library[0]}/serve")
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
+    yield
+    client.post("/releases/newest/serve")
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
+
+
+def _text(browser: WebDriver, identifier: str) -> str:
+    return browser.find_element(By.ID, identifier).text
+
+
+def test_search_page_offers_only_searched_domains(
+    browser: WebDriver, client: TestClient, address: str, earlier_release: None
+) -> None:
+    videos = client.get("/library").json()["searchable"]
+    browser.get(address)
+    wait_for(browser, "#examples button")  # searches for examples have no error in the console
+    assert _text(browser, "lead").startswith(f"{videos} videos in 1 domain,")
+    notice = _text(browser, "unsearched")
+    assert "1 later domain" in notice
+    assert f"not searched: “{SECOND}”" in notice
+    assert len(texts(browser, "#layers .layer")) == 1
+    chips = browser.find_elements(By.CSS_SELECTOR, "#domains button")
+    assert {chip.text: chip.is_enabled() for chip in chips} == {
+        "All domains": True,
+        FIRST: True,
+        SECOND: False,
+    }
+
+
+def test_search_in_an_unsearched_domain_is_explained(
+    browser: WebDriver, address: str, earlier_release: None
+) -> None:
+    browser.get(f"{address}/?{urlencode({'q': 'something moves', 'task': SECOND})}")
+    (message,) = wait_for_texts(browser, "#message:not([hidden])")
+    assert f"“{SECOND}” is not searched." in message
+    assert "/releases" not in message
+    browser.find_element(By.CSS_SELECTOR, "#message button").click()  # all domains
+    wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "#results .result"))

@@ -1,4 +1,4 @@
-"""Headline, reasons, corrections and clickable filters of a text search, in a real browser.
+"""Headline, reasons, corrections, clickable filters and verdicts of a text search, in a real browser.
 
 Each test states the service's answer, so that it does not depend on what the learned domains contain.
 """
@@ -13,11 +13,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.library.video_changes import list_feedback
 from tests.api.browser import texts, wait_for, wait_until
 from tests.api.learned_library import FIRST
 
@@ -252,3 +255,52 @@ def test_field_with_the_name_of_a_prototype_becomes_a_filter(
     )
     wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
     browser.get_log("browser")  # no video has the field
+
+
+HOSTILE_QUERY = "gramophone <img src=x onerror=\"document.title='taken'\">"
+
+
+def _open_last(browser: WebDriver, address: str, text: str) -> WebElement:
+    """Return the controls of the last result."""
+    browser.get(f"{address}/?{urlencode({'q': text})}")
+    wait_for(browser, RESULT, 1)
+    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+    return browser.find_elements(By.CSS_SELECTOR, f"{RESULT} .feedback")[-1]
+
+
+def _shown_buttons(controls: WebElement) -> list[str]:
+    buttons = controls.find_elements(By.TAG_NAME, "button")
+    return [
+        str(node.get_attribute("aria-label")).partition(":")[0] for node in buttons if node.is_displayed()
+    ]
+
+
+def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, address: str) -> None:
+    controls = _open_last(browser, address, HOSTILE_QUERY)
+    assert _shown_buttons(controls) == ["Right for this query", "Wrong for this query"]
+    right = next(node for node in controls.find_elements(By.TAG_NAME, "button") if node.is_displayed())
+    right.send_keys(Keys.ENTER)
+    wait_until(browser, lambda b: _shown_buttons(controls) == ["Undo"])
+    status = controls.find_element(By.CSS_SELECTOR, "[role=status]")
+    assert status.text == "Marked right"
+    (entry,) = list_feedback().feedback
+    assert (entry.text, entry.verdict) == (HOSTILE_QUERY, "right")
+    assert browser.switch_to.active_element.text == "Undo"
+
+    found = _open_last(browser, address, "gramophone").find_element(By.XPATH, "ancestor::ol|ancestor::ul")
+    first = found.find_element(By.CSS_SELECTOR, RESULT)
+    assert first.get_attribute("data-video") == entry.video_id
+    assert f"Confirmed: {HOSTILE_QUERY}" in first.text
+    assert browser.title != "taken"
+
+    _open_last(browser, address, HOSTILE_QUERY)
+    controls = next(
+        node.find_element(By.CSS_SELECTOR, ".feedback")
+        for node in browser.find_elements(By.CSS_SELECTOR, RESULT)
+        if node.get_attribute("data-video") == entry.video_id
+    )
+    wait_until(browser, lambda b: _shown_buttons(controls) == ["Undo"])
+    assert controls.find_element(By.CSS_SELECTOR, "[role=status]").text == "Marked right"
+    controls.find_element(By.CSS_SELECTOR, ".quiet").send_keys(Keys.SPACE)
+    wait_until(browser, lambda b: len(_shown_buttons(controls)) == 2)
+    assert list_feedback().feedback == []
