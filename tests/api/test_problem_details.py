@@ -1,14 +1,16 @@
-"""Invalid requests are refused with a field and a hint, and unexpected errors become problems."""
+"""Invalid requests, unsupported methods, unknown paths and the prefix ``/v1``: what answers say, and their hints."""
 
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from api.problem_details import UnexpectedErrorMiddleware
+from service.core.settings import Settings
 
 JSON = {"Content-Type": "application/json"}
 
@@ -120,3 +122,114 @@ def test_error_in_a_response_reaches_the_server(has_started: bool) -> None:
             client.get("/")
     else:
         assert client.get("/").status_code == 500
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+def wait_until_ready(client: TestClient) -> None:
+    """Wait for the first look at the index, which a thread takes after the start."""
+    deadline = time.monotonic() + 60
+    while client.get("/readyz").status_code == 503:
+        assert time.monotonic() < deadline, "the service does not become ready"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/tasks", "GET, POST"),
+        ("DELETE", "/v1/search", "GET, POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/videos/x", "DELETE, GET, PATCH"),
+        ("GET", "/tasks/x/cancel", "POST"),
+        ("HEAD", "/tasks", "GET, POST"),
+        ("PUT", "/static/theme.js", "GET, HEAD"),
+    ],
+)
+def test_other_method_is_answered_with_the_allowed_ones(
+    client: TestClient, method: str, path: str, allowed: str
+) -> None:
+    answer = client.request(method, path, headers=BROWSER)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    if method != "HEAD":
+        assert answer.json()["detail"] == f"This path does not support {method}; it supports {allowed}."
+
+
+@pytest.mark.parametrize(
+    "path", ["/livez", "/readyz", "/", "/admin", "/login", "/domains/x", "/watch/x", "/openapi.json"]
+)
+def test_head_answers_like_get(client: TestClient, path: str) -> None:
+    wait_until_ready(client)
+    head, get = (client.request(method, path, follow_redirects=False) for method in ("HEAD", "GET"))
+    assert head.status_code == get.status_code
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/nope", "/domains", "/v1/nope", "/static/nope", "/<script>alert(1)</script>"]
+)
+def test_unknown_path_is_a_page_for_browsers_only(client: TestClient, path: str) -> None:
+    page = client.get(path, headers=BROWSER)
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert '<a href="/">Search videos</a>' in page.text
+    assert "alert(1)" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for accept in ("application/json", "*/*"):
+        answer = client.get(path, headers={"Accept": accept})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert client.post(path, headers=BROWSER).headers["content-type"] == "application/problem+json"
+
+
+def test_body_other_than_an_object_is_named(client: TestClient) -> None:
+    answer = client.post("/maintenance", json=[])
+    assert (answer.status_code, answer.json()["detail"]) == (422, "body: The body is not a JSON object.")
+
+
+TUS = {"Tus-Resumable": "1.0.0", "Upload-Length": "3"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/livez", "/tasks", "/forgetting", "/videos?limit=1", "/tasks?limit=0", "/videos/x"]
+)
+def test_both_paths_reach_the_same_route(client: TestClient, path: str) -> None:
+    short, versioned = client.get(path), client.get(f"/v1{path}")
+    assert short.status_code == versioned.status_code
+    body, expected = versioned.json(), short.json()
+    if versioned.is_error:
+        assert body["instance"] == f"/v1{expected['instance']}"
+        body["instance"] = expected["instance"]
+    assert body == expected
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_location_keeps_the_prefix_of_the_request(client: TestClient, prefix: str) -> None:
+    upload = client.post(f"{prefix}/uploads", headers=TUS)
+    assert upload.headers["location"].startswith(f"{prefix}/uploads/upl_")
+    assert client.head(upload.headers["location"], headers=TUS).status_code == 200
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_next_link_of_a_page_keeps_the_prefix_of_the_request(
+    client: TestClient, configured: Settings, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
+    (configured.media_root / "a.mp4").write_bytes(b"x")
+    names = [f"{place} of {prefix.strip('/') or 'short paths'}" for place in ("first", "second")]
+    for name in names:
+        client.post("/v1/tasks", json={"name": name, "videos": [{"uri": "a.mp4"}]})
+    page = client.get(f"{prefix}/tasks", params={"limit": 1, "sort": "-position"})
+    following = page.url.join(page.links["next"]["url"])
+    assert following.path == f"{prefix}/tasks"
+    assert [task["name"] for task in page.json()] == names[1:]
+    assert [task["name"] for task in client.get(str(following)).json()] == names[:1]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v1/admin", "/v1/login", "/v1/static/logo.svg", "/v1/v1/tasks", "/v2/tasks"]
+)
+def test_pages_and_other_versions_have_no_prefix(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.json()["type"] == "urn:cinestrata:problem:not-found"

@@ -1,8 +1,9 @@
-"""``cinestrata api`` sends any request to a data folder or a service."""
+"""``cinestrata api``, ``keys``, ``users``, ``delete`` and ``compact`` on a data folder or a service."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,14 @@ import httpx
 import pytest
 
 from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
 from service.access.audit_log import Actor, record_event
+from service.access.credentials import find_key
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
 from service.core.settings import Settings
+from service.library.library_listing import list_shards
+from tests.audited_changes import audit_entries
 from tests.cli.answers import problem
 from tests.cli.invocation import run
 
@@ -107,3 +114,93 @@ def test_request_over_http_has_the_fields(monkeypatch: pytest.MonkeyPatch) -> No
         ("state", "a"),
         ("state", "b"),
     ]
+
+
+def test_key_is_created_and_revoked(folder: Settings) -> None:
+    created = run("keys", "create", "nightly", "--scope", "ingest", "--days", "30")
+    assert created.exit_code == 0, created.output
+    key = created.output.splitlines()[0]
+    assert getattr(find_key(key), "scope", None) == "ingest"
+    listed = run("api", "GET", "/keys").output
+    assert (json.loads(listed)[0]["name"], key in listed) == ("nightly", False)
+    assert run("api", "DELETE", "/keys/nightly").exit_code == 0
+    assert find_key(key) is None
+    assert {entry.actor_kind for entry in audit_entries()} == {"cli"}
+
+
+def test_first_key_that_locks_out_administrators_is_reported(folder: Settings) -> None:
+    warning = "no key or user has the scope admin"
+    assert warning in run("keys", "create", "reader").output
+    assert warning not in run("keys", "create", "root", "--scope", "admin").output
+    assert warning not in run("keys", "create", "writer", "--scope", "ingest").output
+    assert run("api", "DELETE", "/keys/root").exit_code == 0
+    assert run("users", "create", "ada", "--scope", "admin", given="correct horse\n").exit_code == 0
+    assert warning not in run("keys", "create", "other").output
+
+
+def test_password_of_a_user_is_read_from_standard_input(folder: Settings) -> None:
+    created = run("users", "create", "ada", "--scope", "admin", given="correct horse\n")
+    assert created.exit_code == 0, created.output
+    assert "correct horse" not in created.output
+    assert run("users", "create", "ADA", given="correct horse\n").exit_code == 1
+    assert "10 to 1024" in run("users", "create", "eve", given="short\n").output
+
+
+@pytest.mark.slow
+def test_videos_are_deleted_and_compaction_frees_their_space(
+    folder: Settings, publish_task: Callable[..., Manifest]
+) -> None:
+    publish_task("a", 5)
+    publish_task("b", 4)
+    refused = run("delete", "a-1", given="n\n")
+    assert refused.exit_code == 1
+    assert ShardStore(folder.index_dir).manifest().tombstones == {}
+    outcome = run("delete", "a-1", "a-2", "nobody", "--yes")
+    assert (outcome.exit_code, "2 deleted" in outcome.output) == (0, True)
+    looked = run("compact", "--dry-run")
+    table = [line.split() for line in looked.output.splitlines()]
+    assert [row[:5] for row in table[1:3]] == [["a", "5", "2", "40.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
+    assert ShardStore(folder.index_dir).manifest().tombstones != {}
+    before = ShardStore(folder.index_dir).manifest().shards
+    done = run("compact")
+    assert re.search(r"a: 2 vectors dropped, \d+ bytes before, \d+ bytes now", done.output)
+    assert "b:" not in done.output
+    after = ShardStore(folder.index_dir).manifest()
+    assert (after.tombstones, after.shards["tsk_a"].count, after.shards["tsk_b"]) == ({}, 3, before["tsk_b"])
+    assert [(shard.count, shard.degraded) for shard in list_shards().shards] == [(3, None), (4, None)]
+    for video in range(4):
+        run("delete", f"b-{video}", "--yes")
+    assert run("compact", "b").exit_code == 0
+    assert run("compact", "c").exit_code == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--yes"]])
+def test_active_task_is_refused_before_the_prompt(
+    folder: Settings, publish_task: Callable[..., Manifest], arguments: list[str]
+) -> None:
+    publish_task("a", 3)
+    with session_scope(write=True) as session:
+        session.get_one(Task, "tsk_a").state = "training"
+    refused = run("delete", "--task", "a", *arguments, given="y\n")
+    assert refused.exit_code == 1
+    assert "Task 'a' is training and cannot be deleted" in refused.output
+    assert "cinestrata tasks cancel tsk_a" in refused.output
+    assert "Permanently delete" not in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "nobody", "--yes"], "There is no task 'nobody'"),
+        (["--yes"], "Give video IDs, or one task"),
+        (["a-1", "--task", "a", "--yes"], "Give video IDs, or one task"),
+    ],
+)
+def test_delete_requires_videos_or_one_task(
+    folder: Settings, publish_task: Callable[..., Manifest], arguments: list[str], message: str
+) -> None:
+    publish_task("a", 3)
+    outcome = run("delete", *arguments)
+    status = 2 if message.startswith("Give") else 1
+    assert (outcome.exit_code, message in outcome.output) == (status, True), outcome.output
+    assert ShardStore(folder.index_dir).manifest().tombstones == {}

@@ -1,9 +1,10 @@
-"""Supervisor, child processes and the data folder's lock, with real processes."""
+"""Supervisor, child processes, the private broker, and the data folder's lock and schema, with real processes."""
 
 from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
 import signal
 import stat
@@ -11,17 +12,33 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import redis
 import typer
+import uvicorn
+from sqlalchemy import text
 
-from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
+from cli.embedded.data_folder import (
+    BrokerMissing,
+    FolderBusy,
+    data_folder_settings,
+    hold_data_folder,
+    quarantine_store,
+    read_lock_holder,
+    redis_argv,
+    socket_path,
+    wait_until_up,
+)
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from cli.embedded.up_command import run_up
-from service.catalog.database import dispose
-from service.core.settings import settings
+from service.catalog.database import dispose, engine, sqlite_path
+from service.celery_worker import celery_app
+from service.core.settings import Settings, settings
+from tests.cli.invocation import run
 
 
 def script(code: str) -> list[str]:
@@ -304,3 +321,138 @@ def test_new_data_folder_is_closed_to_other_users(tmp_path: Path) -> None:
         with hold_data_folder(data / "run", data):
             pass
     assert [stat.S_IMODE(data.stat().st_mode) for data in (new, existing)] == [0o700, 0o750]
+
+
+@contextmanager
+def broker(run: Path) -> Iterator[redis.Redis]:
+    path = socket_path(run)
+    process = subprocess.Popen(redis_argv(run, path), stdout=subprocess.DEVNULL)
+    try:
+        assert wait_until_up(path, 10)
+        yield redis.Redis(unix_socket_path=str(path))
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_broker_listens_only_on_a_private_socket_without_eviction(tmp_path: Path) -> None:
+    with broker(tmp_path) as client:
+        assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
+        settings = {_text(k): _text(v) for k, v in client.config_get("*").items()}
+        assert settings["maxmemory-policy"] == "noeviction"
+        assert settings["appendonly"] == "yes"
+        assert socket_path(tmp_path).stat().st_mode & 0o077 == 0
+
+
+def test_long_path_uses_a_temporary_socket_folder(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60) / "run"
+    deep.mkdir(parents=True)
+    path = socket_path(deep)
+    assert len(os.fsencode(path)) < 104
+    assert path.parent.stat().st_mode & 0o077 == 0
+    assert path == socket_path(deep)
+    with broker(deep) as client:
+        assert client.ping()
+    path.parent.rmdir()
+
+
+def test_socket_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    deep = tmp_path / ("d" * 110)
+    socket_path(deep).parent.chmod(0o777)
+    with pytest.raises(BrokerMissing, match="belongs to another user"):
+        socket_path(deep)
+
+
+def test_unreadable_message_store_is_quarantined(tmp_path: Path) -> None:
+    with broker(tmp_path) as client:
+        client.lpush("cpu", "tsk_1")
+    (tmp_path / "redis" / "appendonly.aof").write_bytes(b"*not what redis writes\r\n")
+    process = subprocess.Popen(redis_argv(tmp_path, socket_path(tmp_path)), stdout=subprocess.DEVNULL)
+    assert process.wait(10) != 0
+    kept = quarantine_store(tmp_path)
+    assert (kept / "appendonly.aof").exists()
+    with broker(tmp_path) as client:
+        assert client.llen("cpu") == 0
+
+
+def test_missing_server_is_reported_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.embedded.data_folder.os.access", lambda *_: False)
+    monkeypatch.setattr("cli.embedded.data_folder.shutil.which", lambda _: None)
+    with pytest.raises(BrokerMissing, match="CINESTRATA_REDIS_URL"):
+        redis_argv(tmp_path, tmp_path / "redis.sock")
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+NAMES = (
+    *("What now?", "Clips #1", "my%20clips", "100%", "50%2F50", "me@home", "C:clips", "a+b&c=d", "x;y,z~"),
+    *(
+        "[2024] Clips",
+        "Vide\u0301os",
+        "動画",
+        "🎬 clips",
+        "Anna's",
+        'say "hi"',
+        "back\\slash",
+        " a b ",
+        "$HOME `x` {y}",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_catalog_and_socket_are_in_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / name / "lib"))
+    settings = Settings()
+    assert sqlite_path(settings.database_url) == tmp_path / name / "lib" / "catalog.sqlite3"
+    socket = tmp_path / name / "lib" / "run" / "redis.sock"
+    assert redis.connection.parse_url(settings.redis_client_url)["path"] == str(socket)
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """The processes that would run."""
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path))
+    # A started process changes these for its whole life.
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    started: list[str] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: started.append("serve"))
+    monkeypatch.setattr(celery_app, "worker_main", lambda *_: started.append("worker"))
+    settings.cache_clear()
+    yield started
+    dispose()
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize("command", [("serve",), ("worker", "--queue", "cpu")])
+def test_process_starts_only_with_its_own_schema(starts: list[str], command: tuple[str, ...]) -> None:
+    result = run(*command)
+    assert (result.exit_code, starts) == (1, [])
+    assert "Run: cinestrata migrate" in result.output
+    assert run("migrate").exit_code == 0
+    assert run(*command).exit_code == 0
+    assert starts == [command[0]]
+    with engine().begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'next'"))
+    result = run(*command)
+    assert (result.exit_code, starts) == (1, [command[0]])
+    assert "A newer version of Cinestrata has upgraded the catalog: its schema is next" in " ".join(
+        result.output.split()
+    )
+
+
+@pytest.mark.parametrize("command", [("serve",), ("worker", "--queue", "cpu")])
+def test_process_waits_for_a_database_that_does_not_answer(
+    starts: list[str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql+psycopg://nobody@127.0.0.1:1/none")
+    assert run(*command).exit_code == 0
+    assert starts == [command[0]]

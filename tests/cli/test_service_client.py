@@ -9,8 +9,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from cinestrata_schemas.library import ServeSpec
+from cli.application_transport import ApplicationTransport
 from cli.service_client import ServiceClient
 from service.core.settings import Settings
 from tests.api.browser import serve
@@ -164,3 +170,50 @@ def test_answers_over_http_are_those_of_the_data_folder(
     remote = read(ServiceClient(address), library[0])
     assert [model.model_dump_json() for model in remote] == [model.model_dump_json() for model in local]
     assert [type(model) for model in remote] == [type(model) for model in local]
+
+
+BLOCKS = 100
+sent: list[int] = []
+
+
+async def _stream(request: Request) -> Response:
+    def blocks() -> Iterator[bytes]:
+        for number in range(BLOCKS):
+            sent.append(number)
+            yield b"x" * 1000
+
+    return StreamingResponse(blocks())
+
+
+async def _length(request: Request) -> Response:
+    return JSONResponse(await run_in_threadpool(len, await request.body()))
+
+
+async def _fail(request: Request) -> Response:
+    raise ValueError("unexpected")
+
+
+@pytest.fixture
+def application_client() -> Iterator[httpx.Client]:
+    sent.clear()
+    routes = [Route("/stream", _stream), Route("/length", _length, methods=["POST"]), Route("/fail", _fail)]
+    transport = ApplicationTransport(lambda: Starlette(routes=routes))
+    with httpx.Client(transport=transport, base_url="http://localhost") as opened:
+        yield opened
+
+
+def test_bodies_are_sent_and_read_in_parts(application_client: httpx.Client) -> None:
+    assert application_client.post("/length", content=(b"a" * 10 for _ in range(5))).json() == 50
+    assert len(application_client.get("/stream").content) == 1000 * BLOCKS
+
+
+def test_abandoned_response_is_not_continued(application_client: httpx.Client) -> None:
+    with application_client.stream("GET", "/stream") as response:
+        next(response.iter_raw())
+    assert 0 < len(sent) < BLOCKS
+    assert application_client.post("/length", content=b"abc").json() == 3
+
+
+def test_unexpected_error_is_raised(application_client: httpx.Client) -> None:
+    with pytest.raises(ValueError, match="unexpected"):
+        application_client.get("/fail")
