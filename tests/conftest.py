@@ -26,7 +26,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.faulty_resources import PostgresServer
 from service.catalog.database import CatalogReads
 from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import psycopg
 
+from benchmarks.chaos.faulty_resources import PostgresServer, TcpProxy
 from benchmarks.chaos.library_checker import CatalogReader
-from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
-from benchmarks.chaos.tcp_proxy import TcpProxy
 from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
 
-SERVICE_SETTINGS = {
+_SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "2",
     "CINESTRATA_METHOD": "strata",
@@ -30,15 +29,15 @@ SERVICE_SETTINGS = {
     "CINESTRATA_LEASE_SECONDS": "10",
     "OMP_NUM_THREADS": "1",
 }
-PRELOAD = Path(__file__).resolve().parent / "preload"
 _ROOT = Path(__file__).resolve().parents[2]
-# Role of a process → consecutive arguments of its command line.
-_ROLES: dict[str, tuple[str, ...]] = {
-    "supervisor": ("cli.main", "up"),
-    "api": ("cli.main", "serve"),
-    "probing worker": ("cli.main", "worker", "--queue", "cpu"),
-    "learning worker": ("cli.main", "worker", "--queue", "gpu"),
-    "redis": ("redis-server",),
+_IMPORTED = (_ROOT / "benchmarks" / "chaos" / "preload", _ROOT, _ROOT / "clients" / "python")
+# Role of a process → part of its command line, whose arguments end with a zero byte.
+_ROLES = {
+    "supervisor": b"cli.main\0up\0",
+    "api": b"cli.main\0serve\0",
+    "probing worker": b"cli.main\0worker\0--queue\0cpu\0",
+    "learning worker": b"cli.main\0worker\0--queue\0gpu\0",
+    "redis": b"redis-server",  # Redis replaces its arguments with its address
 }
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = 40.0
@@ -108,7 +107,7 @@ class Deployment(ABC):
 
     def settings(self) -> dict[str, str]:
         """Build the settings of all processes."""
-        return SERVICE_SETTINGS | {"CINESTRATA_MEDIA_ROOT": str(self.media)}
+        return _SETTINGS | {"CINESTRATA_MEDIA_ROOT": str(self.media)}
 
     def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start a process that writes to the log of the run."""
@@ -183,8 +182,8 @@ class ServerDeployment(Deployment):
     def start(self) -> None:
         """Migrate the catalog, start all processes, and wait until the API is ready."""
         self._start("redis")
-        command = [*COMMAND, "migrate"]
-        subprocess.run(command, env=self.worker_environment(), check=True, capture_output=True)
+        migration = [*COMMAND, "migrate"]
+        subprocess.run(migration, env=self.worker_environment(), check=True, capture_output=True)
         for name in ("api", "cpu", "gpu"):
             self._start(name)
         self._watcher.start()
@@ -265,21 +264,15 @@ def redis_command(port: int, messages: Path) -> list[str]:
 def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Build the environment for a run's processes: only these settings for the service, and the fault hooks.
 
-    Args:
-        faults: Folder where faults are armed; it identifies the run's processes.
+    The folder where faults are armed identifies the run's processes.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
-    path = os.pathsep.join(map(str, (PRELOAD, _ROOT, _ROOT / "clients" / "python")))
+    path = os.pathsep.join(map(str, _IMPORTED))
     return {**inherited, **settings, "PYTHONPATH": path, FOLDER_VARIABLE: str(faults)}
 
 
 def find_processes(faults: Path, role: str) -> list[int]:
-    """Find the processes of a role by ID, ascending, without those that they forked.
-
-    Args:
-        faults: Folder where the run's faults are armed; it is inside the run's folder.
-        role: supervisor, api, probing worker, learning worker or redis.
-    """
+    """Find a run's processes of a role by ID, ascending, without those that they forked."""
     marker = f"{FOLDER_VARIABLE}={faults}".encode()
     run = faults.resolve().parent
     parents: dict[int, int] = {}
@@ -291,18 +284,10 @@ def find_processes(faults: Path, role: str) -> list[int]:
             is_own = marker in (entry / "environ").read_bytes().split(b"\0")
             if not is_own and not (entry / "cwd").resolve().is_relative_to(run):
                 continue
-            arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             status = (entry / "stat").read_text().rpartition(")")[2].split()
-            if _has_role(arguments, _ROLES[role]) and status[0] != "Z":
+            if _ROLES[role] in (entry / "cmdline").read_bytes() and status[0] != "Z":
                 parents[int(entry.name)] = int(status[1])
     return sorted(pid for pid, parent in parents.items() if parent not in parents)
-
-
-def _has_role(arguments: list[str], wanted: tuple[str, ...]) -> bool:
-    if len(wanted) == 1:  # an executable; Redis replaces its arguments with its address
-        return wanted[0] in arguments[0]
-    count = len(wanted)
-    return any(tuple(arguments[start : start + count]) == wanted for start in range(len(arguments)))
 
 
 def send_signal(pid: int, number: signal.Signals) -> bool:

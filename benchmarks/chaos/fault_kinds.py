@@ -13,10 +13,9 @@ from pathlib import Path
 
 from celery import Celery
 
-from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.deployments import Deployment, send_signal
+from benchmarks.chaos.faulty_resources import DataVolume, TcpProxy
 from benchmarks.chaos.process_faults import KILL_POINTS, arm_kill_point, disarm, killed_process, shift_clock
-from benchmarks.chaos.tcp_proxy import TcpProxy
 
 _PAST_LEASE = 13.0  # seconds; leases in the deployments last ten
 _FULL_SECONDS = 6.0
@@ -80,13 +79,13 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     if (postgres := deployment.postgres) is not None:
         faults.append(Fault("kill postgresql", lambda _: postgres.kill()))
     for role, network in deployment.networks.items():
-        cut = _network_fault(network, network.cut)
-        faults.append(Fault(f"cut the network of {role} to the database", cut))
+        faults.append(_network_fault(f"cut the network of {role} to the database", network, network.cut))
         if role == "api":
             restart = _restart_without(network)
             faults.append(Fault("restart the API without the database", restart, restarts_api=True))
-        freeze = _network_fault(network, network.freeze)
-        faults.append(Fault(f"freeze the network of {role} to the database", freeze))
+        faults.append(
+            _network_fault(f"freeze the network of {role} to the database", network, network.freeze)
+        )
     if deployment.mode == "embedded":
         faults += [
             Fault("clock jumps forward", lambda context: _jump(context, 1)),
@@ -96,10 +95,12 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
 
 
 def _process_fault(role: str) -> Fault:
-    def strike(context: FaultContext) -> bool:
-        return _signal(context.deployment.pids(role), signal.SIGKILL)
+    return Fault(f"kill {role}", lambda context: _kill(context, role), restarts_api=role == "api")
 
-    return Fault(f"kill {role}", strike, restarts_api=role == "api")
+
+def _kill(context: FaultContext, *roles: str) -> bool:
+    """Kill all processes of some roles; returns whether one of them was running."""
+    return _signal([pid for role in roles for pid in context.deployment.pids(role)], signal.SIGKILL)
 
 
 def _pause_fault(role: str) -> Fault:
@@ -134,20 +135,20 @@ def _point_fault(name: str) -> Fault:
     return Fault(f"kill at: {name}", strike, needs=frozenset(needs))
 
 
-def _network_fault(network: TcpProxy, interrupt: Callable[[], None]) -> Callable[[FaultContext], bool]:
+def _network_fault(kind: str, network: TcpProxy, interrupt: Callable[[], None]) -> Fault:
     def strike(_context: FaultContext) -> bool:
         interrupt()
         time.sleep(_CUT_SECONDS)
         network.restore()
         return True
 
-    return strike
+    return Fault(kind, strike)
 
 
 def _restart_without(network: TcpProxy) -> Callable[[FaultContext], bool]:
     def strike(context: FaultContext) -> bool:
         network.cut()
-        killed = _signal(context.deployment.pids("api"), signal.SIGKILL)
+        killed = _kill(context, "api")
         time.sleep(_START_SECONDS + context.rng.uniform(0, _CUT_SECONDS))
         network.restore()
         return killed
@@ -195,14 +196,13 @@ def _restart_in_swap(context: FaultContext) -> bool:
             return False
         time.sleep(0.005)
     time.sleep(context.rng.uniform(0, 0.8))
-    return _signal(context.deployment.pids("api"), signal.SIGKILL)
+    return _kill(context, "api")
 
 
 def _restart_read_only(context: FaultContext) -> bool:
     """Kill the workers; those that replace them open all files for the first time."""
     with context.volume.read_only():
-        for role in ("learning worker", "probing worker"):
-            _signal(context.deployment.pids(role), signal.SIGKILL)
+        _kill(context, "learning worker", "probing worker")
         time.sleep(_FULL_SECONDS)
     return True
 

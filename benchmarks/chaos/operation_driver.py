@@ -22,8 +22,8 @@ from typing import Any, Literal
 import httpx
 
 from benchmarks.chaos.library_checker import ExpectedVideos
+from benchmarks.ingest.embedded_service import FINAL_STATES
 
-_FINAL_STATES = ("ready", "failed", "cancelled")
 _REQUEST_SECONDS = 30.0
 _PAUSE = 0.3
 _MAX_OPERATIONS = 3  # in a round
@@ -55,11 +55,7 @@ class OperationDriver:
         self._rounds = 0
 
     def start(self, operations: Sequence[Operation], seconds: float) -> list[Future[None]]:
-        """Start a round's operations, each on another domain, at the same time.
-
-        Args:
-            seconds: Time after which an unfinished operation raises RoundTimeout.
-        """
+        """Start a round's operations at the same time; one that is unfinished after the time raises RoundTimeout."""
         self._give_up = time.monotonic() + seconds
         self._rounds += 1
         return [
@@ -73,7 +69,7 @@ class OperationDriver:
         while True:
             tasks = self._request("GET", "/tasks").json()
             busy = [
-                f"{task['name']} ({task['state']})" for task in tasks if task["state"] not in _FINAL_STATES
+                f"{task['name']} ({task['state']})" for task in tasks if task["state"] not in FINAL_STATES
             ]
             if not busy or time.monotonic() > deadline:
                 return busy
@@ -83,8 +79,6 @@ class OperationDriver:
         """Close the connections."""
         self._pool.shutdown()
         self._http.close()
-
-    # -- operations --
 
     def _execute(self, operation: Operation, key: str) -> None:
         if operation.kind == "delete":
@@ -133,12 +127,8 @@ class OperationDriver:
             shutil.copyfile(self._clips[video.number], staged)
             staged.rename(source / name)
             uris.add(f"{operation.domain}/{name}")
-        body = {
-            "name": operation.domain,
-            "source": operation.domain,
-            "every_seconds": 3600,
-            "captions_from_names": True,
-        }
+        names = {"name": operation.domain, "source": operation.domain}
+        body = {**names, "every_seconds": 3600, "captions_from_names": True}
         while True:
             previous = self._last_run(operation.domain)
             self._request("POST", "/syncs", json=body)
@@ -149,11 +139,10 @@ class OperationDriver:
 
     def _last_run(self, name: str) -> dict[str, Any] | None:
         """Get a domain's registered sync, if one of its runs has finished and none is running."""
-        syncs = self._request("GET", "/syncs").json()
-        finished = [
-            sync for sync in syncs if sync["name"] == name and sync["finished_at"] and not sync["running"]
-        ]
-        return finished[0] if finished else None
+        for sync in self._request("GET", "/syncs").json():
+            if sync["name"] == name and sync["finished_at"] and not sync["running"]:
+                return dict(sync)
+        return None
 
     def _finish_sync(self, name: str, previous: dict[str, Any] | None) -> bool:
         """Wait for the end of the next run and of its tasks; returns whether the run succeeded."""
@@ -165,7 +154,7 @@ class OperationDriver:
             self.failures.append(f"sync: {sync['error']}")
             return False
         for task in self._request("GET", "/tasks").json():
-            if task["state"] not in _FINAL_STATES or task["name"].startswith(name):
+            if task["state"] not in FINAL_STATES or task["name"].startswith(name):
                 self._finish(task["id"])
         return True
 
@@ -179,8 +168,6 @@ class OperationDriver:
         uri = f"{domain}-files/{path.name}"
         return {"id": video.id, "uri": uri, "captions": list(video.captions), "split": split}
 
-    # -- requests --
-
     def _create(self, route: str, body: Mapping[str, Any], key: str) -> str:
         response = self._request("POST", route, json=body, headers={"Idempotency-Key": key})
         return str(response.json()["id"])
@@ -192,7 +179,7 @@ class OperationDriver:
             details = self._request("GET", f"/tasks/{task}").json()
             if details["state"] == "ready":
                 return
-            if details["state"] in _FINAL_STATES:
+            if details["state"] in FINAL_STATES:
                 self.failures.append(f"{details['name']}: {details['error']}")
                 self._request("POST", f"/tasks/{task}/retry", accepted=(409,))
             time.sleep(_PAUSE)
@@ -210,7 +197,6 @@ class OperationDriver:
         Args:
             accepted: Statuses besides 2xx that acknowledge it.
             accepted_again: Statuses that acknowledge it once it has been sent before.
-            fields: Arguments for httpx.
         """
         while True:
             self._require_time(f"{method} {route}")
@@ -237,14 +223,8 @@ _COLORS = ("red", "green", "blue", "yellow", "white", "black", "orange")
 _THINGS = ("boat", "car", "bird", "lamp", "tree", "cell", "ball", "bridge", "river", "crowd")
 _ACTIONS = ("turns left", "moves slowly", "stops", "falls", "rises", "crosses the road", "shines")
 
-QUERIES = tuple(
-    f"a {color} {thing} {action}"
-    for color, thing, action in itertools.islice(
-        zip(itertools.cycle(_COLORS), itertools.cycle(_THINGS), itertools.cycle(_ACTIONS[:3]), strict=False),
-        50,
-    )
-)
-"""The 50 fixed queries whose answers are compared."""
+#: The 50 fixed queries whose answers are compared.
+QUERIES = tuple(f"a {_COLORS[n % 7]} {_THINGS[n % 10]} {_ACTIONS[n % 3]}" for n in range(50))
 
 
 @dataclass(frozen=True)
@@ -261,9 +241,7 @@ class Operation:
     """A change to the library.
 
     Attributes:
-        kind: Kind of change.
         domain: Domain that is changed; for a relearning, the one whose appended videos are learned.
-        videos: Videos to add.
         deleted: IDs of videos to delete; for an append, right after it is acknowledged.
         into: Name of the domain that a relearning creates.
     """
@@ -310,13 +288,14 @@ class _Plan:
         return Operation("sync", domain, self._videos(domain, count))
 
     def _videos(self, domain: str, count: int) -> tuple[Video, ...]:
-        return tuple(self._video(domain, number) for number in itertools.islice(self.numbers, count))
+        return tuple(
+            Video(f"{domain}-{number}", number, (self._caption(domain), self._caption(domain)))
+            for number in itertools.islice(self.numbers, count)
+        )
 
-    def _video(self, domain: str, number: int) -> Video:
-        words = [
-            (self.rng.choice(_COLORS), self.rng.choice(_THINGS), self.rng.choice(_ACTIONS)) for _ in "ab"
-        ]
-        return Video(f"{domain}-{number}", number, tuple(f"a {c} {t} {a} in {domain}" for c, t, a in words))
+    def _caption(self, domain: str) -> str:
+        color, thing, action = map(self.rng.choice, (_COLORS, _THINGS, _ACTIONS))
+        return f"a {color} {thing} {action} in {domain}"
 
 
 def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:

@@ -66,10 +66,8 @@ KILL_POINTS: dict[str, KillPoint] = {
     "segments in manifest": KillPoint("append", _STORE, "ShardStore.append"),
     "append in catalog rows": KillPoint("append", _PUBLISHING, "AppendPublication.complete"),
     "append committed": KillPoint("append", _APPENDING, "_compact", before=True),
-    "videos taken over": KillPoint("relearn", "service.tasks.lifecycle.publishing", "Takeover.prepare"),
-    "thumbnails moved": KillPoint(
-        "relearn", "service.tasks.lifecycle.publishing", "Takeover.move_thumbnails"
-    ),
+    "videos taken over": KillPoint("relearn", _PUBLISHING, "Takeover.prepare"),
+    "thumbnails moved": KillPoint("relearn", _PUBLISHING, "Takeover.move_thumbnails"),
     "probing planned": KillPoint("probe", "service.tasks.probing", "_plan"),
     "video probed": KillPoint("probe", "service.tasks.probing", "_probe_video"),
     "results of a chunk stored": KillPoint("probe", "service.tasks.probing", "_store_results"),
@@ -87,9 +85,7 @@ KILL_POINTS: dict[str, KillPoint] = {
 def arm_kill_point(folder: Path, name: str) -> None:
     """Make the next process that reaches a point in :data:`KILL_POINTS` die there."""
     (folder / _KILLED).unlink(missing_ok=True)
-    staged = folder / f".{_ARMED}"
-    staged.write_text(name, encoding="utf-8")
-    staged.rename(folder / _ARMED)
+    _write(folder / _ARMED, name)
 
 
 def disarm(folder: Path) -> bool:
@@ -111,9 +107,14 @@ def killed_process(folder: Path) -> int | None:
 
 def shift_clock(folder: Path, seconds: float) -> None:
     """Make the catalog's clock differ from the machine's by these seconds, in all processes."""
-    staged = folder / f".{_OFFSET}"
-    staged.write_text(str(seconds), encoding="utf-8")
-    staged.rename(folder / _OFFSET)
+    _write(folder / _OFFSET, str(seconds))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once, for processes that read it meanwhile."""
+    staged = path.with_name(f".{path.name}")
+    staged.write_text(text, encoding="utf-8")
+    staged.rename(path)
 
 
 def install() -> None:

@@ -29,25 +29,25 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.deployments import Deployment, EmbeddedDeployment, ServerDeployment
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
+from benchmarks.chaos.faulty_resources import DataVolume
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
 from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
 from benchmarks.ingest.clip_files import write_tiny_clips
 from benchmarks.ingest.embedded_service import NotReady, wait_until_ready
 
-COLUMNS = (
-    "fault",
-    "runs",
-    "struck",
-    "searches",
-    "failed",
-    "failed during a restart of the API",
-    "retried tasks",
-    "violations",
-)
+# Columns of the report after the kind and its number of runs; their values are summed up, or the lists counted.
+_SUMS = {
+    "struck": "struck",
+    "searches": "searches",
+    "failed": "failed_searches",
+    "failed during a restart of the API": "excused_searches",
+    "retried tasks": "retried_tasks",
+    "violations": "violations",
+}
+COLUMNS = ("fault", "runs", *_SUMS)
 
 
 @dataclass
@@ -55,17 +55,13 @@ class FaultRecord:
     """A fault, and the state of the library after recovery.
 
     Attributes:
-        number: Position of the fault in the run, from 0.
-        mode: Deployment: embedded or server.
         round: Round of operations in which it struck.
         delay: Seconds from the start of the round to the fault.
         struck: Whether the fault took effect; a kill point may not be reached.
         seconds: Duration of the round, including recovery.
-        searches: Number of searches in the round.
         failed_searches: Errors of failed searches, except those during a restart of the API.
         excused_searches: Number of failed searches during a restart of the API.
         retried_tasks: Errors of tasks that failed and that the operator retried.
-        violations: What the checker found, as sentences.
     """
 
     number: int
@@ -95,18 +91,9 @@ def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) ->
 
 
 def _row(kind: str, records: Sequence[FaultRecord]) -> list[str | int]:
-    counts = (
-        (
-            one.struck,
-            one.searches,
-            len(one.failed_searches),
-            one.excused_searches,
-            len(one.retried_tasks),
-            len(one.violations),
-        )
-        for one in records
-    )
-    return [kind, len(records), *map(sum, zip(*counts, strict=True))]
+    values = [[getattr(record, field) for record in records] for field in _SUMS.values()]
+    sums = [sum(len(one) if isinstance(one, list) else one for one in part) for part in values]
+    return [kind, len(records), *sums]
 
 
 _ROUND_SECONDS = 600.0  # for a round's operations, and for recovery after them
@@ -147,26 +134,27 @@ class Chaos:
         library = 0
         while len(self.records) < self._faults:
             mode = modes[library % len(modes)]
-            with self._library(f"{mode}-{library}", mode) as (deployment, volume):
-                self._run_library(deployment, volume, report)
+            with self._library(f"{mode}-{library}", mode) as (deployment, volume, driver):
+                self._run_library(deployment, volume, driver, report)
             library += 1
 
     @contextmanager
-    def _library(self, name: str, mode: str) -> Iterator[tuple[Deployment, DataVolume]]:
+    def _library(self, name: str, mode: str) -> Iterator[tuple[Deployment, DataVolume, OperationDriver]]:
         folder = self._folder / name
         volume = DataVolume(folder / "volume")
         deployment = _DEPLOYMENTS[mode](folder, volume.path / "data")
         try:
             deployment.start()
-            yield deployment, volume
+            driver = OperationDriver(deployment.url, self._clips, deployment.media)
+            yield deployment, volume, driver
+            driver.close()
         finally:
             deployment.stop()
             volume.close()
 
     def _record_reference(self) -> None:
         """Run the rounds undisturbed, and record answers and durations."""
-        with self._library("undisturbed", "embedded") as (deployment, _):
-            driver = OperationDriver(deployment.url, self._clips, deployment.media)
+        with self._library("undisturbed", "embedded") as (deployment, _, driver):
             for number, operations in enumerate(self._rounds):
                 started = time.monotonic()
                 _finish(driver.start(operations, _ROUND_SECONDS))
@@ -177,10 +165,14 @@ class Chaos:
                     found = LibraryChecker(deployment.data, catalog).check(driver.expected)
                 if problems := [*found, *driver.failures, *driver.refusals]:
                     raise RuntimeError(f"the undisturbed run fails in round {number}: {problems}")
-            driver.close()
 
-    def _run_library(self, deployment: Deployment, volume: DataVolume, report: Callable[[], object]) -> None:
-        driver = OperationDriver(deployment.url, self._clips, deployment.media)
+    def _run_library(
+        self,
+        deployment: Deployment,
+        volume: DataVolume,
+        driver: OperationDriver,
+        report: Callable[[], object],
+    ) -> None:
         searches = SearchStream(deployment.url)
         for number, operations in enumerate(self._rounds):
             if len(self.records) >= self._faults:
@@ -193,12 +185,9 @@ class Chaos:
             if record.violations:
                 # The volume's content is lost when it is released; logs and catalog explain a violation.
                 evidence = self._folder / f"violation-{len(self.records)}"
-                shutil.copytree(
-                    deployment.data, evidence, ignore=_list_sockets, ignore_dangling_symlinks=True
-                )
+                shutil.copytree(deployment.data, evidence, ignore=_sockets, ignore_dangling_symlinks=True)
                 break  # later rounds would report the same damage again
         searches.stop()
-        driver.close()
 
     def _run_round(
         self,
@@ -297,12 +286,11 @@ def _wait_for_snapshot(deployment: Deployment) -> None:
 
 def _age_leftovers(data: Path) -> None:
     """Make folders that nothing names look old, so that the next sweep must remove them."""
-    manifest = json.loads((data / "index" / "manifest.json").read_text(encoding="utf-8"))
-    text = json.dumps(manifest)
+    manifest = (data / "index" / "manifest.json").read_text(encoding="utf-8")
     past = time.time() - _OLD_SECONDS
     for parent in ("tmp", "shards", "releases", "tombstones"):
         for folder in (data / "index" / parent).glob("*"):
-            if folder.name not in text:
+            if folder.name not in manifest:
                 with suppress(OSError):
                     os.utime(folder, (past, past))
 
@@ -317,8 +305,8 @@ def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
         worker.wait()
 
 
-def _list_sockets(folder: str, names: Sequence[str]) -> set[str]:
-    """Find the sockets in a folder, which cannot be copied, by name."""
+def _sockets(folder: str, names: Sequence[str]) -> set[str]:
+    """Find the sockets in a folder by name; they cannot be copied."""
     return {name for name in names if (Path(folder) / name).is_socket()}
 
 

@@ -29,12 +29,7 @@ class FailedSearch(NamedTuple):
 
 
 class SearchStream:
-    """Sends the fixed queries in turn, each on a new connection, until it is stopped.
-
-    Attributes:
-        count: Number of searches so far.
-        failed: Searches without an answer.
-    """
+    """Sends the fixed queries in turn, each on a new connection, until it is stopped."""
 
     def __init__(self, url: str) -> None:
         self.count = 0

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from benchmarks.chaos.data_volume import DataVolume
-from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.faulty_resources import DataVolume, PostgresServer
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import database
 from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
