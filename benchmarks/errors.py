@@ -1,8 +1,12 @@
-"""Errors of the benchmarks."""
+"""Errors of the benchmarks, and how their messages name fields and videos."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import ValidationError
+
+_LISTED = 5  # names in a message
 
 
 class ProtocolError(ValueError):
@@ -12,3 +16,8 @@ class ProtocolError(ValueError):
 def validation_summary(error: ValidationError) -> str:
     """Join each validation error's field and message in one line."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+
+
+def abbreviate(names: Sequence[str], separator: str = ", ") -> str:
+    """Join the first names of a list."""
+    return separator.join(names[:_LISTED]) + (" …" if len(names) > _LISTED else "")

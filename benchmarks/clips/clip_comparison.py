@@ -17,10 +17,9 @@ from benchmarks.clips.ridge_rival import (
     run_ridge,
     select_settings,
 )
-from benchmarks.data.source_tasks import SourceTask
+from benchmarks.data.source_tasks import Progress, SourceTask, prepare_source_tasks
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import MethodVariant
-from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec

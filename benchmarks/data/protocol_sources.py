@@ -1,7 +1,6 @@
-"""Sources of videos: splits of a published data set, and folders with manifests.
+"""Splits of a published data set: a source creates a protocol's tasks from the fields of the protocol file.
 
-A source creates a protocol's tasks from the fields of the protocol file. If videos are missing on this machine, the
-error names them and the folder that they belong in.
+If videos are missing on this machine, the error names them and the folder that they belong in.
 """
 
 from __future__ import annotations
@@ -14,15 +13,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from benchmarks.data.folder_manifest import ManifestEntry, read_manifest
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate
-from benchmarks.errors import ProtocolError
-from service.tasks.manifests.folder_videos import find_manifest
+from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split
+from benchmarks.errors import ProtocolError, abbreviate
 
 _EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
+
+
+class StrictModel(BaseModel):
+    """Base of the models for protocol files: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class CtvrSource(StrictModel):
@@ -128,32 +131,6 @@ def _clip(
         )
     span = (more[1], more[2]) if len(more) == 3 else None
     return SourceVideo(identifier, captions, split, FileFrames(path, span))
-
-
-def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
-    """Read a folder as a task. Without splits, videos with captions are for training and the others only indexed.
-
-    Raises:
-        ProtocolError: The manifest is invalid, or files that it names are missing.
-    """
-    manifest = find_manifest(folder)
-    entries: list[ManifestEntry] = read_manifest(manifest) if manifest else []
-    missing = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]
-    if missing:
-        raise ProtocolError(
-            f"{manifest} names {len(missing)} missing files (of {len(entries)}): {abbreviate(missing)}. Paths are "
-            "relative to the folder of the manifest"
-        )
-    return SourceTask(
-        identifier,
-        name,
-        tuple(
-            SourceVideo(
-                e.name, e.captions, e.split or ("train" if e.captions else None), FileFrames(folder / e.uri)
-            )
-            for e in entries
-        ),
-    )
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:

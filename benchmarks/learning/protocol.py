@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from benchmarks.data.protocol_sources import CtvrSource
-from benchmarks.data.source_tasks import StrictModel
+from benchmarks.data.protocol_sources import CtvrSource, StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.rivals import METHODS
 from benchmarks.rivals.baselines import Joint

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.folder_manifest import read_manifest
+from benchmarks.data.clip_folders import find_domains, read_manifest
 from benchmarks.errors import ProtocolError
 from media import content_hash
-from service.tasks.manifests.folder_videos import find_manifest
 
 _MIN_LEARNED = 2  # videos in a domain that keep their captions; rivals are tuned on them
 _LEFT_OUT_SHARE = 4  # one in this many domains is left out
@@ -73,14 +72,13 @@ def read_domains(
             three captioned videos.
     """
     library: Library = {}
-    found = [(path, find_manifest(path)) for folder in folders for path in sorted(folder.glob("*/"))]
-    known = {path.name for path, manifest in found if manifest}
-    if unknown := {*only, *excluded} - known:
-        raise ProtocolError(
-            f"there is no domain {', '.join(sorted(unknown))}; known: {', '.join(sorted(known)) or 'none'}"
-        )
-    for path, manifest in found:
-        if manifest is None or (only and path.name not in only) or path.name in excluded:
+    domains = [domain for folder in folders for domain in find_domains(folder)]
+    names_of_all = {path.name for path, _ in domains}
+    if unknown := {*only, *excluded} - names_of_all:
+        listed = ", ".join(sorted(names_of_all)) or "none"
+        raise ProtocolError(f"there is no domain {', '.join(sorted(unknown))}; known: {listed}")
+    for path, manifest in domains:
+        if (only and path.name not in only) or path.name in excluded:
             continue
         if path.name in library:
             raise ProtocolError(f"two folders have a domain {path.name!r}; rename one of them")

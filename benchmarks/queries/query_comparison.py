@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.clips.caption_tfidf import caption_words
 from benchmarks.clips.ridge_rival import RidgeSettings
-from benchmarks.learning.task_preparation import Progress
+from benchmarks.data.source_tasks import Progress
 from benchmarks.queries.library_videos import (
     Library,
     hide_videos,

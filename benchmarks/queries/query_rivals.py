@@ -28,9 +28,8 @@ from benchmarks.clips.ridge_rival import (
     word_evidence,
 )
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.source_tasks import SourceTask, SourceVideo
+from benchmarks.data.source_tasks import Progress, SourceTask, SourceVideo, prepare_source_tasks
 from benchmarks.learning.output_memory import remember_outputs
-from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.queries.library_videos import Library, LibraryVideo
 from index.arrays import batches
 from models.backbones.backbone_description import FrameSpec

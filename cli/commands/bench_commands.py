@@ -150,8 +150,8 @@ def clips(
     and are routed both by words and by the first method's routing evidence. Tables are written after each run.
     """
     from benchmarks.clips.clip_comparison import measure_caption_curve
-    from benchmarks.clips.clip_domains import read_clip_domains
     from benchmarks.clips.clip_report import write_caption_report
+    from benchmarks.data.clip_folders import read_clip_domains
     from benchmarks.learning.protocol import select_variants
 
     limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")] if counts else []

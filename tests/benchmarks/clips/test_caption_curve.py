@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clips.clip_comparison import keep_captions, measure_caption_curve
-from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.clips.clip_report import write_caption_report
+from benchmarks.data.clip_folders import read_clip_domains
 from benchmarks.learning.protocol import parse_variant
 from trainer.task_data import Clip, TaskData
 

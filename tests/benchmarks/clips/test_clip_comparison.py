@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clips.clip_comparison import compare_on_clips
-from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.clips.clip_report import write_clip_report
 from benchmarks.clips.clip_results import GALLERIES, ClipRun
 from benchmarks.clips.method_on_clips import domain_order
+from benchmarks.data.clip_folders import read_clip_domains
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import parse_variant
 from trainer.task_data import TaskData

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.clips.clip_domains import read_clip_domains
+from benchmarks.data.clip_folders import find_domains, read_clip_domains, read_manifest, read_task
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.protocol_sources import CtvrSource, read_folder_task
-from benchmarks.data.source_tasks import SourceTask
+from benchmarks.data.protocol_sources import CtvrSource
+from benchmarks.data.source_tasks import SourceTask, prepare_source_tasks
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import load_protocol, parse_variant, protocol_names, select_variants
-from benchmarks.learning.task_preparation import prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
 from media import VideoDecoder, load_frames
 from models.backbones.backbone_description import FrameSpec
@@ -218,7 +217,8 @@ def _manifest(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def _read(folder: Path) -> SourceTask:
-    return read_folder_task(folder, folder.name, folder.name)
+    (manifest,) = (manifest for path, manifest in find_domains(folder.parent) if path == folder)
+    return read_task(folder, manifest, read_manifest(manifest))
 
 
 def _splits(part: SourceTask) -> dict[str, str | None]:

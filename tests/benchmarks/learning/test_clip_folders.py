@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clips.clip_domains import read_clip_domains, select_held_out
+from benchmarks.data.clip_folders import read_clip_domains, select_held_out
 from benchmarks.errors import ProtocolError
 
 
