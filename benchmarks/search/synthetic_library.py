@@ -35,7 +35,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.backbones.tokenizer import small_tokenizer
-from models.encoders.families.analytic_family import ANALYTIC_FAMILY
+from models.encoders.frozen_families import ANALYTIC_FAMILY
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask

@@ -2,8 +2,7 @@
 
 The ``kind`` field of ``release.json`` names a release's family. A method declares the family of its releases
 (``Method.family``), and several methods can share one. A family's module is imported when a release of its kind is
-read: most processes need one family, and only some families need torch. If a family encodes queries as arrays, its
-module imports no torch; it imports its video side on use.
+read: only families that adapt the text tower need torch for queries.
 """
 
 from __future__ import annotations
@@ -25,8 +24,14 @@ from models.releases.release_lineage import TaskLineage
 from models.releases.release_state import ReleaseState
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from models.backbones.backbone import Backbone
-    from models.encoders.family_video_encoder import FamilyVideoEncoder
+
+# Function from a release to a function from frames ``uint8 [n, M, H, W, 3]`` to unit video vectors ``[n, dim]``, which
+# is valid until another release is loaded. It raises KeyError or RuntimeError if the release's tensors or settings do
+# not fit the backbone, and must not be shared between threads.
+VideoLoader = Callable[[ReleaseState], "Callable[[Tensor], Tensor]"]
 
 
 @dataclass(frozen=True)
@@ -36,20 +41,26 @@ class EncoderFamily:
     Attributes:
         kind: Value of the ``kind`` field in ``release.json``.
         query_encoder: Class of query encoders. Its ``modes`` are the query modes that the family offers.
-        video_encoder: Class of video encoders, or a function that creates one for a backbone.
+        video_loader: Function that opens a loader of video encoders on a backbone, which it does not modify.
         query_prefixes: Name prefixes of the release tensors that query encoders need.
         video_prefixes: Name prefixes of the release tensors that video encoders need.
     """
 
     kind: str
     query_encoder: type[QueryEncoder]
-    video_encoder: Callable[[Backbone], FamilyVideoEncoder]
+    video_loader: Callable[[Backbone], VideoLoader]
     query_prefixes: tuple[str, ...]
     video_prefixes: tuple[str, ...]
 
 
-# Each kind's family is in the module <kind>_family of models.encoders.families.
-_KINDS = ("analytic", "frozen", "low_rank", "tame", "tower")
+# The module of each kind's family.
+_MODULES = {
+    "analytic": "frozen_families",
+    "frozen": "frozen_families",
+    "low_rank": "adapted_families",
+    "tame": "adapted_families",
+    "tower": "adapted_families",
+}
 
 
 def encoder_family(kind: str) -> EncoderFamily:
@@ -58,13 +69,12 @@ def encoder_family(kind: str) -> EncoderFamily:
     Raises:
         ReleaseError: No family has this kind.
     """
-    if kind not in _KINDS:
+    if kind not in _MODULES:
         raise ReleaseError(
-            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(_KINDS)}"
+            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(_MODULES)}"
         )
-    family: EncoderFamily = getattr(
-        import_module(f"models.encoders.families.{kind}_family"), f"{kind.upper()}_FAMILY"
-    )
+    module = import_module(f"models.encoders.{_MODULES[kind]}")
+    family: EncoderFamily = getattr(module, f"{kind.upper()}_FAMILY")
     return family
 
 

@@ -11,6 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import ClassVar
 
 from models.backbones.backbone_description import TokenIds
@@ -136,6 +137,12 @@ class QueryEncoder(ABC):
         Encoders with equal identities encode a text for the task to equal vectors, up to rounding.
         """
         return None
+
+    def _count_shared(self, inputs: QueryEncoderInputs) -> int:
+        """Count the first tasks that the previous encoder has, too, with the same pinned weights."""
+        pairs = zip(self.tasks, inputs.previous.tasks if inputs.previous else (), strict=False)
+        unchanged = inputs.unchanged_tasks
+        return len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged, pairs)))
 
     def _positions(self, tasks: Sequence[str], mode: str) -> list[int]:
         """Look up the positions of tasks, after checking the tasks and the mode."""

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.adapters.analytic_maps import AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import encoder_family, select_video_tensors
-from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.encoders.encoder_registry import VideoLoader, encoder_family, select_video_tensors
+from models.encoders.tower_forward import encode_frames
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, video_fingerprint
+from models.releases.release_state import ReleaseState, arrays_with_prefix, video_fingerprint
 
 _CACHE_BYTES = 512 * 1024**2
 
@@ -50,7 +51,7 @@ class VideoEncoder:
         self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._releases: OrderedDict[str, ReleaseState] = OrderedDict()  # video side alone, by fingerprint
-        self._family_encoders: dict[str, FamilyVideoEncoder] = {}  # by kind of release
+        self._loaders: dict[str, VideoLoader] = {}  # by kind of release
 
     @torch.inference_mode()
     def encode(self, frames: Tensor, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -97,8 +98,8 @@ class VideoEncoder:
         if task not in self._pinned:
             raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
         release = select_video_tensors(self._pinned[task])
-        tensors = self._family_encoder(release).fingerprint_tensors(release)
-        actual = video_fingerprint(self._backbone.fingerprint, self._backbone.dim, release.frames, tensors)
+        backbone = self._backbone
+        actual = video_fingerprint(backbone.fingerprint, backbone.dim, release.frames, release.tensors)
         if actual != fingerprint:
             raise ReleaseError(
                 f"the release that made the shard of task {task!r} lacks the video encoder that embedded it "
@@ -111,12 +112,37 @@ class VideoEncoder:
 
     def _load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
         """Load the function that encodes frames with a release's video side."""
+        if release.kind not in self._loaders:
+            self._loaders[release.kind] = encoder_family(release.kind).video_loader(self._backbone)
         try:
-            return self._family_encoder(release).load(release)
+            return self._loaders[release.kind](release)
         except (KeyError, RuntimeError) as error:
             raise ReleaseError(f"the release's video side does not fit the backbone: {error}") from error
 
-    def _family_encoder(self, release: ReleaseState) -> FamilyVideoEncoder:
-        if release.kind not in self._family_encoders:
-            self._family_encoders[release.kind] = encoder_family(release.kind).video_encoder(self._backbone)
-        return self._family_encoders[release.kind]
+
+def open_frozen_videos(backbone: Backbone) -> VideoLoader:
+    """Encode with the backbone alone."""
+    return lambda release: lambda frames: encode_frames(backbone, frames)[0]
+
+
+def open_analytic_videos(backbone: Backbone, prefix: str) -> VideoLoader:
+    """Encode with the frozen image tower and an affine map on its features, stored with a prefix."""
+
+    def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix(prefix, release.tensors))
+        layout = VectorLayout.for_backbone(backbone, release.config["semantic_weight"])
+        shape = backbone.feature_dim, layout.semantic + layout.lexical
+        if video_map.weight.shape != shape:
+            raise RuntimeError(f"the video map has shape {video_map.weight.shape}, not {shape}")
+        return lambda frames: apply_video_map(video_map, backbone, backbone.video_features(frames), layout)
+
+    return load
+
+
+def apply_video_map(
+    video_map: AnalyticVideoMap, backbone: Backbone, features: Tensor, layout: VectorLayout
+) -> Tensor:
+    """Map video features ``[n, F]`` to unit vectors ``[n, dim]``."""
+    projected = backbone.project_features(features)
+    vectors = video_map(features.cpu().numpy(), projected.detach().cpu().numpy(), layout)
+    return torch.from_numpy(vectors).to(features.device)

@@ -90,7 +90,7 @@ class ReleaseState:
     """The learned state after a task.
 
     Attributes:
-        kind: Kind of the encoder family for the release (:mod:`models.encoders.families`).
+        kind: Kind of the encoder family for the release (:mod:`models.encoders.encoder_registry`).
         backbone_fingerprint: Fingerprint of the backbone's weights and preprocessing.
         fingerprint: Fingerprint of the release's video encoder.
         tasks: Learned tasks in order; position t−1 is task t.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.frozen_families import FROZEN_FAMILY
 from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer import training_loop
 from trainer.errors import TrainingDiverged

@@ -30,9 +30,9 @@ from torch.nn import functional as F
 from index.arrays import batches
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
-from models.encoders.families.analytic_family import ANALYTIC_FAMILY
-from models.encoders.family_video_encoder import apply_video_map
+from models.encoders.frozen_families import ANALYTIC_FAMILY
 from models.encoders.tower_forward import encode_texts
+from models.encoders.video_encoder import apply_video_map
 from models.releases.release_state import MEASURED, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.caption_evidence import CaptionScatter

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import EncoderFamily, open_query_encoder
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_query_backbone import unpad
 from models.releases.release_lineage import ReleaseTask

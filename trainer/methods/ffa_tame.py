@@ -20,8 +20,8 @@ from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
 from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
-from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.families.tame_family import TAME_FAMILY, WORD_PREFIX
+from models.encoders.adapted_families import TAME_FAMILY, WORD_PREFIX
+from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.tower_forward import TextCondition, WordCondition, encode_frames, encode_texts
 from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix

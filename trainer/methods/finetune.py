@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.encoders.families.tower_family import TOWER_FAMILY
+from models.encoders.adapted_families import TOWER_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair

@@ -31,8 +31,8 @@ from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
 from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones.backbone import Backbone
-from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
+from models.encoders.adapted_families import LOW_RANK_FAMILY
+from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix

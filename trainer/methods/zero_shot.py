@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames
 from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair

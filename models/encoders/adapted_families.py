@@ -1,22 +1,21 @@
-"""The family of TAME: queries under each task's prototype, with the newest weights or those of the shard's release.
-
-A release may also change token embeddings, as in :mod:`models.adapters.low_rank_text_update`.
-"""
+"""Families that adapt the text tower: TAME, low-rank updates, and towers that are fine-tuned as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from models.adapters.frame_fusion import FrameFusion
+from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import EncoderFamily
-from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.backbones.packed_text_tower import pack_text_tower
+from models.encoders.encoder_registry import EncoderFamily, VideoLoader
+from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
 from models.encoders.tower_forward import (
     PerTextCondition,
@@ -28,11 +27,11 @@ from models.encoders.tower_forward import (
 from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
-from models.releases.release_tensors import tensors_with_prefix
+from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 _TAME = "tame."
-FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
-WORD_PREFIX = "words."  # of the names of changed token embeddings in a release
+_FUSION = "ffa."  # Frame Fusion Adapters
+WORD_PREFIX = "words."  # changed token embeddings
 
 
 class TameQueryEncoder(AdaptedQueryEncoder):
@@ -123,15 +122,17 @@ class TameQueryEncoder(AdaptedQueryEncoder):
         )
 
 
-class TameVideoEncoder(FamilyVideoEncoder):
-    """The frozen image tower with Frame Fusion Adapters."""
+def _open_tame_videos(backbone: Backbone) -> VideoLoader:
+    """Encode with the frozen image tower and Frame Fusion Adapters."""
 
-    def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
-        fusion = load_frame_fusion(self._backbone, release)
-        return lambda frames: encode_frames(self._backbone, frames, fusion)[0]
+    def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        fusion = _load_fusion(backbone, release)
+        return lambda frames: encode_frames(backbone, frames, fusion)[0]
+
+    return load
 
 
-def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
+def _load_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
     """Load a release's Frame Fusion Adapters.
 
     Raises:
@@ -143,7 +144,7 @@ def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
         neighbor=release.config["ffa_neighbor"],
         mix=release.config["ffa_mix"],
     )
-    fusion.load_state_dict(tensors_with_prefix(FUSION_PREFIX, release.tensors))
+    fusion.load_state_dict(tensors_with_prefix(_FUSION, release.tensors))
     return fusion.to(backbone.device)
 
 
@@ -188,7 +189,148 @@ def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
 TAME_FAMILY = EncoderFamily(
     kind="tame",
     query_encoder=TameQueryEncoder,
-    video_encoder=TameVideoEncoder,
+    video_loader=_open_tame_videos,
     query_prefixes=(_TAME, WORD_PREFIX),
-    video_prefixes=(FUSION_PREFIX,),
+    video_prefixes=(_FUSION,),
+)
+
+_TEXT, _IMAGE = "text.", "image."
+
+
+class LowRankQueryEncoder(AdaptedQueryEncoder):
+    """The text tower with the update from each shard's release, or with the newest update for all tasks."""
+
+    modes = ("latest", "pinned")
+    _pinned: TextUpdateSet
+
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release = inputs.backbone.towers(), inputs.release
+        self._newest = _load_text_update(backbone, release)
+        reused = inputs.previous if isinstance(inputs.previous, LowRankQueryEncoder) else None
+        # The common first tasks are reused in one piece; one by one, their token embeddings would be copied again.
+        first = self._count_shared(inputs) if reused else 0
+        parts = [reused._pinned.part(0, first)] if reused and first else []
+        for task in self.tasks[first:]:
+            if reused and task in inputs.unchanged_tasks:
+                place = reused._position[task]
+                parts.append(reused._pinned.part(place, place + 1))
+                continue
+            state = inputs.pinned_release(task)
+            # A shard that predates the first update is queried with the backbone alone.
+            is_frozen = state.kind == FROZEN_FAMILY.kind
+            parts.append(self._newest.unchanged() if is_frozen else _load_text_update(backbone, state))
+        self._pinned = TextUpdateSet.stack(parts)
+
+    def is_task_independent(self, mode: str) -> bool:
+        return mode == "latest"
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        place = self._position[task]
+        update = self._pinned.part(place, place + 1)
+        if not update.b.any() and not update.words.any():
+            return self._backbone.fingerprint
+        tensors = {name: getattr(update, name) for name in ("a", "b", "words", "keys")}
+        return adapter_identity([self._backbone.fingerprint, update.scale], to_arrays(tensors))
+
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        if mode == "latest":
+            return encode_texts(self._backbone, ids, self._newest)
+        chosen = torch.tensor(positions).to(self._backbone.device, non_blocking=True)
+        return encode_texts(self._backbone, ids, self._pinned.choose(chosen))
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        if mode == "latest":
+            return self.encode_for_tasks(ids, (), mode)[0]
+        positions = positions.to(self._backbone.device, non_blocking=True)
+        return encode_texts(self._backbone, ids, PerTextCondition(self._pinned.choose(positions)))[0]
+
+
+def _open_low_rank_videos(backbone: Backbone) -> VideoLoader:
+    """Encode with low-rank updates to the image tower and Frame Fusion Adapters."""
+
+    @lru_cache(maxsize=1)
+    def open_tower(rank: int, scale: float) -> LowRankImageTower:
+        # Tensors made in inference mode could not be overwritten outside it.
+        with torch.inference_mode(False):
+            return LowRankImageTower(backbone, rank=rank, scale=scale)
+
+    def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        tower = open_tower(release.config["image_rank"], release.config["scale"])
+        tower.load_tensors(tensors_with_prefix(_IMAGE, release.tensors))
+        fusion = _load_fusion(backbone, release)
+        return lambda frames: encode_frames(tower.backbone, frames, fusion)[0]
+
+    return load
+
+
+def _load_text_update(backbone: Backbone, release: ReleaseState) -> TextUpdateSet:
+    """Load a release's text update, as the only candidate.
+
+    Raises:
+        ReleaseError: The release's tensors are not an update to this backbone's text tower.
+    """
+    try:
+        update = compact_text_update(
+            tensors_with_prefix(_TEXT, release.tensors), backbone.vocabulary, release.config["scale"]
+        ).to(backbone.device)
+    except (KeyError, ValueError) as error:
+        raise ReleaseError(f"the release's text update is invalid: {error}") from error
+    if update.a.shape[1::3] != (len(backbone.text_blocks), backbone.text_width):
+        raise ReleaseError(
+            f"the release's text update is for {update.a.shape[1]} blocks of width {update.a.shape[-1]}, but the "
+            f"text tower of {backbone.name!r} has {len(backbone.text_blocks)} of width {backbone.text_width}"
+        )
+    return update
+
+
+LOW_RANK_FAMILY = EncoderFamily(
+    kind="low_rank",
+    query_encoder=LowRankQueryEncoder,
+    video_loader=_open_low_rank_videos,
+    query_prefixes=(_TEXT,),
+    video_prefixes=(_IMAGE, _FUSION),
+)
+
+_TOWERS, _VISUAL = "clip.", "clip.visual."
+
+
+class TowerQueryEncoder(AdaptedQueryEncoder):
+    """A fine-tuned text tower: one vector for all tasks. A whole tower per task is too large to be pinned."""
+
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        tower = inputs.backbone.towers().clone()
+        # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
+        weights = tensors_with_prefix(_TOWERS, inputs.release.tensors)
+        tower.load_tensors({f"{_TOWERS}{name}": tensor for name, tensor in weights.items()})
+        self._tower = pack_text_tower(tower)
+
+    def is_task_independent(self, mode: str) -> bool:
+        return mode == "latest"
+
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        return encode_texts(self._tower, ids)
+
+
+def _open_tower_videos(backbone: Backbone) -> VideoLoader:
+    """Encode with a fine-tuned image tower."""
+    with torch.inference_mode(False):  # see _open_low_rank_videos
+        tower = backbone.clone_image_tower()
+
+    def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        tower.load_image_tensors(tensors_with_prefix(_VISUAL, release.tensors))
+        return lambda frames: encode_frames(tower, frames)[0]
+
+    return load
+
+
+TOWER_FAMILY = EncoderFamily(
+    kind="tower",
+    query_encoder=TowerQueryEncoder,
+    video_loader=_open_tower_videos,
+    query_prefixes=(_TOWERS,),
+    video_prefixes=(_VISUAL,),
 )

@@ -1,13 +1,12 @@
-"""The family of closed-form maps: the towers stay frozen, and every shard keeps the maps of its own release.
+"""Families of frozen towers: the backbone alone, and closed-form maps that every shard keeps from its own release.
 
-A text passes the text tower once for all tasks; each task then adds a few vector operations, so the cost of a search
-hardly depends on the number of tasks. Queries are encoded as arrays, without torch.
+A text passes the text tower once for all tasks. With maps, each task then adds a few vector operations, so the cost of
+a search hardly depends on the number of tasks. Queries are encoded as arrays: only videos need torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +14,7 @@ import numpy as np
 from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout, pad_distinct_tokens
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import Vectors
-from models.encoders.encoder_registry import EncoderFamily
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.encoder_registry import EncoderFamily, VideoLoader
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
@@ -24,7 +22,42 @@ from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
-    from models.encoders.family_video_encoder import FamilyVideoEncoder
+
+
+class FrozenQueryEncoder(QueryEncoder):
+    """Encodes texts with the backbone alone."""
+
+    modes = ("latest", "pinned")
+
+    def is_task_independent(self, mode: str) -> bool:
+        return True
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        return self._texts.fingerprint
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        self._positions(tasks, mode)
+        vectors = self.encode_with_backbone(texts)
+        return np.repeat(vectors[:, None], len(tasks), axis=1)
+
+    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        self._positions(tasks, mode)
+        return self._texts.encode_alone(texts)
+
+
+def _open_frozen_videos(backbone: Backbone) -> VideoLoader:
+    from models.encoders.video_encoder import open_frozen_videos
+
+    return open_frozen_videos(backbone)
+
+
+FROZEN_FAMILY = EncoderFamily(
+    kind="frozen",
+    query_encoder=FrozenQueryEncoder,
+    video_loader=_open_frozen_videos,
+    query_prefixes=(),
+    video_prefixes=(),
+)
 
 _QUERY, _VIDEO, _ROUTING = "query.", "video.", "evidence."
 
@@ -44,14 +77,12 @@ class AnalyticQueryEncoder(QueryEncoder):
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
         self._newest = AnalyticMapSet(self._layout, self._texts.vocabulary, [self._load(release)])
         # The maps of the first tasks that both have in common are shared with the previous encoder, not copied.
-        pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
-        unchanged = inputs.unchanged_tasks
-        first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged, pairs)))
+        first = self._count_shared(inputs) if reused else 0
         kept = reused._pinned if reused else AnalyticMapSet(self._layout, self._texts.vocabulary)
         self._pinned = kept.part(0, first).extended(
             [
                 kept.map(reused._position[task])
-                if reused and task in unchanged
+                if reused and task in inputs.unchanged_tasks
                 else self._load(inputs.pinned_release(task))
                 for task in self.tasks[first:]
             ]
@@ -140,16 +171,16 @@ class AnalyticQueryEncoder(QueryEncoder):
         return query_map
 
 
-def _open_video_encoder(backbone: Backbone) -> FamilyVideoEncoder:
-    from models.encoders.family_video_encoder import AnalyticVideoEncoder
+def _open_analytic_videos(backbone: Backbone) -> VideoLoader:
+    from models.encoders.video_encoder import open_analytic_videos
 
-    return AnalyticVideoEncoder(backbone, _VIDEO)
+    return open_analytic_videos(backbone, _VIDEO)
 
 
 ANALYTIC_FAMILY = EncoderFamily(
     kind="analytic",
     query_encoder=AnalyticQueryEncoder,
-    video_encoder=_open_video_encoder,
+    video_loader=_open_analytic_videos,
     query_prefixes=(_QUERY, _ROUTING),
     video_prefixes=(_VIDEO,),
 )

@@ -1,1 +1,0 @@
-"""Encoder families: one module per way in which a release conditions its encoders."""
