@@ -19,7 +19,13 @@ RARE = ("mcp", "av", "PIL", "authlib")
 EXPENSIVE_FOR_HELP = (*EXPENSIVE, *RARE, "celery", "fastapi", "numpy", "sqlalchemy")
 CHEAP_MODULES = (
     "service.core.settings",
+    "models.adapters",
     "models.backbones.compiled_towers",
+    "models.encoders",
+    "models.errors",
+    "models.forgetting_measures",
+    "models.releases.release_files",
+    "models.routing.confidence_model",
     "service.core.process_setup",
     "cinestrata_schemas.library",
     "service.catalog.database",

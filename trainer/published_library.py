@@ -19,10 +19,8 @@ from index.shards.searchable_shard import SearchableShard
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
-from models.releases.measured_fold import MeasuredFold, read_fold
 from models.releases.release_files import read_lineage, read_release
-from models.releases.release_lineage import ParentRelease, TaskLineage
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState, TaskLineage, read_fold
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from index.arrays import batches
-from models.backbones.device_memory import return_freed_memory
 from models.backbones.tower_computation import (
     gradient_checkpointing,
     has_fast_bfloat16,
@@ -32,7 +31,7 @@ from trainer.methods.base import Method
 from trainer.process_group import ALONE, ProcessGroup
 from trainer.task_data import StoredVectors, TaskData, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
-from trainer.training_memory import plan_memory
+from trainer.training_memory import plan_memory, return_freed_memory
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,8 @@ from benchmarks.learning.run_costs import ResourceMeter
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
-from trainer.evaluation.gallery import Gallery, task_gallery
+from trainer.evaluation.gallery import Gallery, rank_by_id, recall_at, task_gallery
 from trainer.evaluation.recall_row import EvaluationTask, Ranks, build_evaluation_tasks, rank_queries
-from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
 from trainer.task_data import TaskData
 
 

@@ -27,7 +27,7 @@ from benchmarks.clips.clip_results import GALLERIES, ClipRun
 from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.routing.router import log_weights
-from trainer.evaluation.retrieval_metrics import RankCount
+from trainer.evaluation.gallery import RankCount
 from trainer.task_data import TaskData, load_frames
 
 Floats = npt.NDArray[np.float64]

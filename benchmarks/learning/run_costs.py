@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from models.backbones.device_memory import peak_bytes, reset_peak
+from trainer.training_memory import peak_bytes, reset_peak
 
 _MIB = 1024**2
 _CPU = torch.device("cpu")

@@ -19,8 +19,8 @@ from models.backbones.backbone_description import TextBackground
 from models.encoders.tower_forward import encode_texts
 from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 from models.routing.router import distinct_tokens
-from models.routing.token_statistics import token_profile
-from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
+from models.routing.routing_profiles import token_profile
+from trainer.evaluation.gallery import rank_by_id, recall_at
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]

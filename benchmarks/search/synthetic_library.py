@@ -33,22 +33,20 @@ from models.adapters.analytic_maps import (
 )
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TokenIds
+from models.backbones.open_clip_backbone import small_tokenizer
 from models.backbones.query_backbone import QueryBackbone, Vectors
-from models.backbones.tokenizer import small_tokenizer
 from models.encoders.frozen_families import ANALYTIC_FAMILY
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
 from models.routing.caption_evidence import CaptionScatter
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.token_statistics import token_presence, token_profile
+from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
 from trainer.methods.analytic import AnalyticConfig, build_query_map
-from trainer.methods.shared.lexicon import build_lexicon
+from trainer.methods.shared.closed_form import build_lexicon
 
 _CONTEXT = 77
 _SHARED_WORDS, _OWN_WORDS = 800, 10

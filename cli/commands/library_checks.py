@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from index.integrity_audit import Audit
-    from models.releases.release_lineage import TaskLineage
+    from models.releases.release_state import TaskLineage
     from service.core.settings import Settings
 
 _PAGE_ROWS = 1000

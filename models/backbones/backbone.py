@@ -128,7 +128,7 @@ class Backbone(nn.Module, ABC):
     def visual_blocks(self) -> list[Any]:
         """Blocks of the image tower, each a function on tokens ``[n, P+1, width]``.
 
-        :func:`~models.backbones.open_blocks.open_block` runs an open block step by step.
+        :func:`~models.backbones.tower_computation.open_block` runs an open block step by step.
         """
 
     @property

@@ -91,8 +91,7 @@ def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Ba
     from open_clip.model import CLIP
     from safetensors.torch import load_file
 
-    from models.backbones.open_clip_backbone import OpenClipBackbone
-    from models.backbones.tokenizer import small_tokenizer
+    from models.backbones.open_clip_backbone import OpenClipBackbone, small_tokenizer
 
     config = _tiny_config()
     clip = CLIP(**config)

@@ -18,8 +18,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer, probe_ids
 from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_similar
-from models.backbones.open_blocks import BertBlock, OpenBlock
-from models.backbones.tower_computation import forward_precision, is_mixed_precision
+from models.backbones.tower_computation import BertBlock, OpenBlock, forward_precision, is_mixed_precision
 
 if TYPE_CHECKING:
     from models.backbones.compiled_towers import BertEngine

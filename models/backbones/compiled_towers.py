@@ -1,7 +1,7 @@
 """Frozen towers as ONNX graphs, compiled by ONNX Runtime for the CPU. Nothing here imports torch or transformers.
 
-A graph runs in the calling thread. :func:`~models.backbones.tower_threads.map_in_threads` divides a batch among threads
-instead, which needs no synchronization within an operator.
+A graph runs in the calling thread. Instead, :func:`~models.backbones.tower_threads.map_in_threads` divides a batch
+among threads, which needs no synchronization within an operator.
 
 BERT: texts of equal length form a batch, so attention needs no mask. Layers multiply numbers that are rounded to 8
 bits: a short text reads each weight for a few products only, so reading float32 weights would take most of the time.
@@ -241,7 +241,7 @@ class EfficientNetEngine:
     """The convolutions of EfficientNet-Lite0. Frames pass one by one: more activations would not fit the caches.
 
     Args:
-        weights: Folded weights, see :mod:`models.backbones.small.image_tower`.
+        weights: Folded weights, see :mod:`models.backbones.small.small_backbone`.
         size: Side of the square frames, pixels; a multiple of 32.
     """
 

@@ -8,12 +8,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from models.adapters.frame_fusion import FrameFusion
-from models.adapters.low_rank_image_tower import LowRankImageTower
+from models.adapters.image_adapters import FrameFusion, LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
-from models.backbones.packed_text_tower import pack_text_tower
 from models.encoders.encoder_registry import EncoderFamily, VideoLoader
 from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
@@ -24,7 +22,7 @@ from models.encoders.tower_forward import (
     encode_frames,
     encode_texts,
 )
-from models.encoders.tower_query_backbone import AdaptedQueryEncoder
+from models.encoders.tower_query_backbone import AdaptedQueryEncoder, pack_text_tower
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays

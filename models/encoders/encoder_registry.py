@@ -20,8 +20,7 @@ from models.backbones.query_backbone import QueryBackbone, apply_torch_threads
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import read_release
-from models.releases.release_lineage import TaskLineage
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ReleaseState, TaskLineage
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
-from models.backbones.open_blocks import open_block
-from models.backbones.tower_computation import encode_in_parts, forward_precision
+from models.backbones.tower_computation import encode_in_parts, forward_precision, open_block
 from models.encoders.tower_forward import frame_tokens, run_text_blocks
 
 _INITIAL_STD = 0.02  # as for BERT's embeddings

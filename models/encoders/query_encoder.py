@@ -18,7 +18,7 @@ from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
-from models.routing.token_statistics import token_presence
+from models.routing.routing_profiles import token_presence
 
 
 @dataclass(frozen=True)

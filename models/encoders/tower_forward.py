@@ -18,13 +18,14 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
+from models.adapters.image_adapters import FrameFusion, FrameFusionAdapter
 from models.backbones.backbone import Backbone
-from models.backbones.open_blocks import OpenBlock, open_block
 from models.backbones.tower_computation import (
+    OpenBlock,
     encode_in_parts,
     forward_precision,
     merge_heads,
+    open_block,
     run_checkpointed,
     scaled_dot_product_attention,
     split_heads,

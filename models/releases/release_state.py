@@ -1,28 +1,202 @@
 """A release in memory: everything learned up to a task.
 
-Its calibration captions are training captions, with the results that they had before they were learned. A release finds
-its own training videos by their captions far better than other videos, so these captions cannot show how well it finds
+A task and its routing profile never change once the task is learned. A release therefore stores only its own, and names
+its parent. Readers collect a library's tasks along this *lineage*, and the release of the thousandth domain is as small
+as that of the first.
+
+Calibration captions are training captions, with the results that they had before they were learned. A release finds its
+own training videos by their captions far better than other videos, so these captions cannot show how well it finds
 others. A closed-form method can learn a task again without some of its videos; the captions of these videos are then
 searched in the task, and the results are kept with the release. Later releases search the same captions in their other
 tasks, which have not learned from them.
+
+For the same reason, the captions of some videos, the *fold*, are measured with the vectors and the routing evidence of
+a solution without them (cross-fitting). The release keeps these, so that later releases measure the task in the same
+way. Their basis is that of the release, so that the vectors of other videos can be compared with them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from models.errors import ReleaseError
-from models.releases.measured_fold import MeasuredFold
-from models.releases.release_lineage import ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
+
+
+@dataclass(frozen=True)
+class ReleaseTask:
+    """A task that a release has learned or indexed.
+
+    Attributes:
+        fingerprint: Fingerprint of the video encoder that made the task's shard.
+    """
+
+    task_id: str
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class ParentRelease:
+    """Reference to the release that another one continues.
+
+    Attributes:
+        tasks: How many tasks the parent knows, with those of its ancestors; at least one.
+
+    Raises:
+        ValueError: A field has another type or is out of range.
+    """
+
+    release: str
+    tasks: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.release, str) or type(self.tasks) is not int or self.tasks < 1:
+            raise ValueError(f"release {self.release!r} with {self.tasks!r} tasks cannot be a parent")
+
+
+@dataclass(frozen=True)
+class TaskLineage:
+    """The tasks of a release in the order in which they were learned, with their routing profiles.
+
+    Attributes:
+        tasks: Tasks that the release adds; at least one if it has a parent.
+        parent: Parent release; None if these are all tasks.
+
+    Raises:
+        ValueError: The numbers of profiles and tasks differ, or the release adds no task to its parent's.
+    """
+
+    tasks: tuple[ReleaseTask, ...]
+    profiles: RoutingProfiles
+    parent: ParentRelease | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.profiles):
+            raise ValueError(f"there are {len(self.profiles)} routing profiles for {len(self.tasks)} tasks")
+        if self.parent is not None and not self.tasks:
+            raise ValueError("the release adds no task to those of its parent")
+
+    @property
+    def total_tasks(self) -> int:
+        """Number of tasks, with those of the ancestors."""
+        return len(self.tasks) + (self.parent.tasks if self.parent else 0)
+
+    def resolve(self, read_parent: Callable[[str], TaskLineage]) -> TaskLineage:
+        """Collect the tasks of all ancestors into one lineage without a parent.
+
+        Every lineage ends, because the number of tasks falls from release to parent.
+
+        Args:
+            read_parent: Function from a release's ID to the tasks that it adds.
+
+        Raises:
+            ReleaseError: An ancestor has another number of tasks than its child recorded, two releases have learned
+                the same task, or the vocabularies of the routing profiles differ.
+        """
+        parts = [self]
+        while (parent := parts[-1].parent) is not None:
+            part = read_parent(parent.release)
+            if part.total_tasks != parent.tasks:
+                raise ReleaseError(
+                    f"release {parent.release[:12]} knows {part.total_tasks} tasks, but a later release continues it "
+                    f"after {parent.tasks}"
+                )
+            parts.append(part)
+        tasks = tuple(task for part in reversed(parts) for task in part.tasks)
+        if len({task.task_id for task in tasks}) < len(tasks):
+            raise ReleaseError("a release and one of its ancestors have learned the same task")
+        try:
+            profiles = RoutingProfiles.concatenate([part.profiles for part in reversed(parts)])
+        except ValueError as error:
+            raise ReleaseError(f"the routing profiles of the releases do not match: {error}") from error
+        return TaskLineage(tasks, profiles)
+
+
+FOLD_FILE = "fold.safetensors"
+_ROUTING = "routing."
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MeasuredFold:
+    """What a solution without the fold gives: query vectors, video vectors, and routing evidence for the task.
+
+    Attributes:
+        videos: Vector IDs of the fold's Q videos, ascending, ``[Q]``.
+        captions: :func:`caption_digest` of each video's caption, ``int64 [Q]``.
+        queries: Query vectors of the captions, ``float16 [Q, dim]``.
+        ids: Vector IDs of the fold's videos and of other videos in the task, ascending, ``[N]``.
+        vectors: Vectors of these videos, ``float16 [N, dim]``.
+        tokens: Token IDs of the task's routing profile, ascending.
+        routing: Tensors that replace those of the release in its routing evidence, by name.
+    """
+
+    videos: Ids
+    captions: Ids
+    queries: npt.NDArray[np.float16]
+    ids: Ids
+    vectors: npt.NDArray[np.float16]
+    tokens: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    routing: Mapping[str, npt.NDArray[Any]]
+
+    def query_vectors(self, videos: Ids) -> npt.NDArray[np.float32]:
+        """Look up the query vectors of videos in the fold, ``[n, dim]``."""
+        return self.queries[np.searchsorted(self.videos, videos)].astype(np.float32)
+
+    def video_vectors(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """Look up the vectors of videos that are among ``ids``, ``[n, dim]``."""
+        return self.vectors[np.searchsorted(self.ids, ids)].astype(np.float32)
+
+    def has_caption(self, video: int, caption: str) -> bool:
+        """Check whether the fold contains a video with this caption, which may have been edited since."""
+        found = self.captions[self.videos == video]
+        return bool(len(found)) and found[0] == caption_digest(caption)
+
+
+def caption_digest(caption: str) -> int:
+    """Compute a digest that recognizes a caption; the caption itself stays in the catalog, where it can be deleted."""
+    return int.from_bytes(blake2b(caption.encode(), digest_size=8).digest(), signed=True)
+
+
+def write_fold(folder: Path, fold: MeasuredFold) -> None:
+    """Write a fold into a release's folder. The caller makes it durable."""
+    arrays = {name: value for name, value in vars(fold).items() if name != "routing"}
+    routing = {f"{_ROUTING}{name}": np.asarray(value) for name, value in fold.routing.items()}
+    save_file(arrays | routing, folder / FOLD_FILE)
+
+
+def read_fold(folder: Path) -> MeasuredFold | None:
+    """Read a release's fold; None if it has none.
+
+    Raises:
+        ReleaseError: The file exists but is invalid.
+    """
+    if not (folder / FOLD_FILE).exists():
+        return None
+    try:
+        arrays = load_file(folder / FOLD_FILE)
+        routing = {
+            name.removeprefix(_ROUTING): arrays.pop(name) for name in [*arrays] if name.startswith(_ROUTING)
+        }
+        return MeasuredFold(**arrays, routing=routing)
+    except (SafetensorError, OSError, TypeError) as error:
+        raise ReleaseError(f"release {folder.name[:12]}: {FOLD_FILE} cannot be read ({error})") from error
+
 
 Array = npt.NDArray[Any]
 

@@ -48,7 +48,7 @@ def can_reach_score(
 def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """List the distinct token IDs of a text, ascending.
 
-    They are the non-zero columns of :func:`~models.routing.token_statistics.token_presence`.
+    They are the non-zero columns of :func:`~models.routing.routing_profiles.token_presence`.
 
     Args:
         tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
@@ -62,8 +62,8 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
     A task without captions has no routing evidence of its own; it gets the score of the likeliest other task.
 
     Args:
-        presence: ``[n, V]``, see :func:`~models.routing.token_statistics.token_presence`.
-        profiles: ``[T, V]``, see :func:`~models.routing.token_statistics.token_profile`.
+        presence: ``[n, V]``, see :func:`~models.routing.routing_profiles.token_presence`.
+        profiles: ``[T, V]``, see :func:`~models.routing.routing_profiles.token_profile`.
     """
     scores = presence @ profiles.T
     fill_silent(scores, silent_tasks(profiles))

@@ -26,7 +26,7 @@ from index.arrays import batches
 from index.errors import ShardStoreError
 from index.hits import Hit
 from models.errors import ModelError
-from models.releases.measured_fold import MeasuredFold, read_fold
+from models.releases.release_state import MeasuredFold, read_fold
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task

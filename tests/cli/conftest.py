@@ -13,8 +13,7 @@ import pytest
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from models.releases.release_files import write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video

@@ -14,7 +14,7 @@ from sqlalchemy import delete, text, update
 from cli.commands import doctor, library_checks
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
-from models.releases.release_lineage import ParentRelease
+from models.releases.release_state import ParentRelease
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings

@@ -1,16 +1,20 @@
-"""docker-compose.yml, .env.example and the images that they use."""
+"""docker-compose.yml and its overlays, .env.example, the images that they use, and the monitoring."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from cli.main import app
+from service.library import prometheus_metrics
 
 PRODUCT = ("api", "worker-cpu", "worker-gpu")
 REQUIRED = {"POSTGRES_PASSWORD", "CINESTRATA_API_KEY", "CINESTRATA_MEDIA"}
@@ -97,3 +101,136 @@ def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> 
         for label in ("version", "revision"):
             assert f"org.opencontainers.image.{label}=${{{label.upper()}}}" in recipes[name]
         assert "HEALTHCHECK" in recipes[name]
+
+
+MILVUS_SERVICES = ("milvus", "milvus-etcd", "milvus-minio")
+
+
+@pytest.fixture(scope="module")
+def overlay(root: Path) -> dict[str, Any]:
+    """The content of the overlay."""
+    content: dict[str, Any] = yaml.safe_load((root / "docker-compose.milvus.yml").read_text())
+    return content
+
+
+@pytest.mark.parametrize("name", MILVUS_SERVICES)
+def test_milvus_services_are_pinned_healthy_and_private(overlay: dict[str, Any], name: str) -> None:
+    service = overlay["services"][name]
+    assert re.search(r":(v\d+\.\d+\.\d+|RELEASE\.\S+)$", service["image"])
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert service["restart"] == "unless-stopped"
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+    assert "ports" not in service
+    (volume,) = service["volumes"]
+    assert volume.split(":")[0] in overlay["volumes"]
+    assert all(after["condition"] == "service_healthy" for after in service.get("depends_on", {}).values())
+
+
+def test_overlay_secrets_have_no_default_and_the_example_names_them(root: Path) -> None:
+    text = (root / "docker-compose.milvus.yml").read_text()
+    required = set(re.findall(r"\$\{(\w+):\?", text))
+    assert required == set(re.findall(r"\$\{(\w+)", text)) == {"MILVUS_PASSWORD", "MILVUS_STORAGE_PASSWORD"}
+    example = (root / ".env.example").read_text()
+    assert all(re.search(rf"^#{name}=$", example, re.MULTILINE) for name in required)
+
+
+@pytest.fixture(scope="module")
+def mounted(root: Path, compose: dict[str, Any]) -> dict[str, dict[str, Path]]:
+    """For each service of the profile the files that it sees, by path in the container."""
+    return {
+        name: {
+            entry["target"]: root / compose["configs"][entry["source"]]["file"]
+            for entry in compose["services"][name]["configs"]
+        }
+        for name in ("prometheus", "grafana")
+    }
+
+
+def test_prometheus_reads_its_rules_and_scrapes_the_api_with_a_key_of_its_own(
+    compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
+) -> None:
+    service = compose["services"]["prometheus"]
+    config_path = next(
+        part.partition("=")[2] for part in service["command"] if part.startswith("--config.file=")
+    )
+    config = yaml.safe_load(mounted["prometheus"][config_path].read_text())
+    folder = config_path.rpartition("/")[0]
+    assert {f"{folder}/{name}" for name in config["rule_files"]} <= mounted["prometheus"].keys()
+    (job,) = config["scrape_configs"]
+    (secret,) = service["secrets"]
+    assert job["authorization"]["credentials_file"] == secret["target"]
+    assert compose["secrets"] == {secret["source"]: {"environment": "METRICS_KEY"}}
+    host, port = job["static_configs"][0]["targets"][0].split(":")
+    assert compose["services"][host]["ports"][0].endswith(f":{port}")
+
+
+@pytest.mark.parametrize(("password", "status"), [("secret", 0), ("", 1)])
+def test_grafana_does_not_start_without_a_password(
+    compose: dict[str, Any], password: str, status: int
+) -> None:
+    service = compose["services"]["grafana"]
+    assert service["environment"]["GF_SECURITY_ADMIN_PASSWORD"] == "${GRAFANA_PASSWORD:-}"
+    shell, option, script = service["entrypoint"]
+    assert script.endswith("; exec /run.sh")
+    started = subprocess.run(
+        [shell, option, script.replace("$$", "$").replace("/run.sh", "true")],
+        env={"GF_SECURITY_ADMIN_PASSWORD": password},
+        capture_output=True,
+        text=True,
+    )
+    assert started.returncode == status
+    assert ("GRAFANA_PASSWORD" in started.stderr) is bool(status)
+
+
+def test_profile_has_no_key_of_an_administrator(compose: dict[str, Any]) -> None:
+    for name in ("prometheus", "grafana"):
+        assert "CINESTRATA_API_KEY" not in yaml.safe_dump(compose["services"][name])
+
+
+def test_only_the_product_reaches_the_database_and_the_broker(compose: dict[str, Any]) -> None:
+    def networks(name: str) -> set[str]:
+        return {*compose["services"][name].get("networks", ["default"])}
+
+    product = {"api", "worker-cpu", "worker-gpu", "migrate"}
+    for store in ("postgres", "redis"):
+        sharing = {name for name in compose["services"] if networks(name) & networks(store)}
+        assert sharing == {*product, "postgres", "redis"}
+    assert networks("prometheus") & networks("api")
+
+
+# Exported only by a process with a measured library, or with a GPU.
+MEASURE_GAUGES = {
+    "cinestrata_recall",
+    "cinestrata_forgetting",
+    "cinestrata_router_accuracy",
+    "cinestrata_gpu_memory_used_bytes",
+    "cinestrata_gpu_memory_total_bytes",
+}
+CATALOG_GAUGES = {
+    "cinestrata_active_tasks",
+    "cinestrata_tasks",
+    "cinestrata_shards",
+    "cinestrata_vectors",
+    "cinestrata_shard_bytes",
+    "cinestrata_alerts",
+}
+
+
+@pytest.fixture(scope="module")
+def expressions(root: Path) -> list[str]:
+    """PromQL expressions of the dashboard and of the alerts."""
+    panels = json.loads((root / "deploy/grafana/cinestrata.json").read_text())["panels"]
+    rules = yaml.safe_load((root / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    return [target["expr"] for panel in panels for target in panel["targets"]] + [
+        rule["expr"] for rule in rules
+    ]
+
+
+def test_expressions_use_exported_metrics(expressions: list[str]) -> None:
+    page, _ = prometheus_metrics.render()
+    exported = set(re.findall(r"^# HELP (cinestrata_\w+)", page.decode(), re.MULTILINE))
+    exported |= CATALOG_GAUGES | MEASURE_GAUGES  # exported only where a catalog exists
+    used = {name for expression in expressions for name in re.findall(r"cinestrata_\w+", expression)}
+    assert used >= MEASURE_GAUGES
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= exported

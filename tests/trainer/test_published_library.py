@@ -9,8 +9,7 @@ import pytest
 
 from index.shard_store import ShardStore
 from models.releases.release_files import write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from trainer.errors import LibraryDamaged
 from trainer.published_library import Library

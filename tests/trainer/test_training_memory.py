@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from models.backbones.backbone import Backbone
-from models.backbones.device_memory import usable_bytes
 from models.errors import NotEnoughMemory
 from trainer import training_memory
 from trainer.methods import Method, start_method
 from trainer.task_data import TaskData
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import fit, learn_task
+from trainer.training_memory import usable_bytes
 
 BATCH = 6
 MIB = 1024**2

@@ -17,9 +17,16 @@ import numpy as np
 
 from cinestrata_schemas.tasks import Drift
 from index.arrays import Floats, Vectors, batches
-from models.releases.measured_fold import MeasuredFold
-from trainer.evaluation.gallery import Encoder, FoldShard, Query, ShardVectors, WholeVideoShard
-from trainer.evaluation.retrieval_metrics import RankCount, recall_at
+from models.releases.release_state import MeasuredFold
+from trainer.evaluation.gallery import (
+    Encoder,
+    FoldShard,
+    Query,
+    RankCount,
+    ShardVectors,
+    WholeVideoShard,
+    recall_at,
+)
 
 DRIFT_MARGIN = 0.1  # loss of recall at which a new domain is recommended
 _DEPTHS = (1, 5, 10)

@@ -21,10 +21,15 @@ import numpy as np
 from index.arrays import Ids, Vectors, batches
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.measured_fold import MeasuredFold, caption_digest
-from models.releases.release_state import MEASURED, CalibrationCaption, ReleaseState
+from models.releases.release_state import (
+    MEASURED,
+    CalibrationCaption,
+    MeasuredFold,
+    ReleaseState,
+    caption_digest,
+)
 from models.routing.router import distinct_tokens
-from models.routing.token_statistics import profile_values, token_profile
+from models.routing.routing_profiles import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.gallery import Encoder, ShardVectors
 from trainer.evaluation.part_comparison import find_candidates, retype

@@ -1,4 +1,8 @@
-"""Galleries that a release is evaluated on: each task's videos, with held-out captions as queries."""
+"""Galleries that a release is evaluated on: each task's videos, with held-out captions as queries, ranks and recalls.
+
+Recalls are shares, 0..1; the papers print percentages. Measures of forgetting are in
+:mod:`models.forgetting_measures`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from index.arrays import Ids, TokenIds, Vectors
+from index.arrays import Floats, Ids, TokenIds, Vectors
 from index.vector_ids import is_moment
-from models.releases.measured_fold import MeasuredFold
+from models.releases.release_state import MeasuredFold
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData, vector_ids
 
@@ -126,3 +130,114 @@ def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) 
             Query(caption, clip.vector_id) for clip in task.test for caption in clip.captions[:captions]
         ),
     )
+
+
+# Scores that differ by no more than this are equal, since dot products of float32 unit vectors vary that much with the
+# order of summation.
+TIE_TOLERANCE = 1e-6
+
+
+class RankCount:
+    """Ranks of each query's one true video in a gallery that is added in parts.
+
+    rank = 1 + number of strictly better videos + half the number of equal ones: the mean position under random order.
+    A tie counts as a miss: a video that shares first place has rank 1.5 and is no hit at 1.
+
+    Attributes:
+        truth: Score of each query's true video ``[Q]``, double precision.
+        better: Number of better videos so far ``[Q]``.
+        equal: Number of videos with an equal score so far ``[Q]``, including the true video.
+    """
+
+    def __init__(self, truth: Floats) -> None:
+        self.truth = _finite(np.asarray(truth, np.float64))
+        self.better = np.zeros(len(truth), np.int64)
+        self.equal = np.zeros(len(truth), np.int64)
+
+    def add(self, scores: Floats, queries: slice = slice(None)) -> None:
+        """Count n more videos. Across all parts, the true video must be added exactly once.
+
+        Args:
+            scores: Scores ``[q, n]`` of the videos.
+            queries: The q queries that are scored.
+
+        Raises:
+            EvaluationError: A score is not finite.
+        """
+        truth = self.truth[queries, None]
+        better = np.count_nonzero(_finite(scores) > truth + TIE_TOLERANCE, axis=1)
+        self.better[queries] += better
+        self.equal[queries] += np.count_nonzero(scores >= truth - TIE_TOLERANCE, axis=1) - better
+
+    def ranks(self) -> Floats:
+        """Compute the ranks ``[Q]``, from 1."""
+        if (self.equal < 1).any():
+            raise EvaluationError("a query's true video is not in the gallery that it is ranked in")
+        return 1.0 + self.better + (self.equal - 1) / 2
+
+
+def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> Floats:
+    """Rank the true videos ``[Q]``, which are given by ID rather than by position.
+
+    Several captions of one video are several queries with the same true video.
+
+    Args:
+        scores: Scores ``[Q, G]``; higher is better.
+        gallery: IDs of the G videos, each once.
+        truth: ID of each query's true video.
+
+    Raises:
+        EvaluationError: A score is not finite, an ID is in the gallery twice, or a true video is not in it.
+    """
+    columns = {video: column for column, video in enumerate(gallery)}
+    if len(columns) != len(gallery):
+        raise EvaluationError("a video is in the gallery twice")
+    missing = [video for video in truth if video not in columns]
+    if missing:
+        raise EvaluationError(f"the true video {missing[0]} is not in the gallery")
+    true_scores = np.asarray(scores)[np.arange(len(truth)), [columns[video] for video in truth]]
+    count = RankCount(true_scores)
+    count.add(scores)
+    return count.ranks()
+
+
+def recall_at(ranks: Floats, k: int) -> float:
+    """Compute the share of queries whose true video is among the first k, 0..1."""
+    return float(np.mean(np.asarray(ranks) <= k))
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Retrieval figures for a set of queries. Recalls are 0..1.
+
+    Attributes:
+        medr: Median rank, from 1.
+        meanr: Mean rank, from 1.
+    """
+
+    r1: float
+    r5: float
+    r10: float
+    medr: float
+    meanr: float
+    queries: int
+
+
+def summarize(ranks: Floats) -> Recall | None:
+    """Summarize ranks ``[Q]``; None without queries."""
+    if not len(ranks):
+        return None
+    return Recall(
+        r1=recall_at(ranks, 1),
+        r5=recall_at(ranks, 5),
+        r10=recall_at(ranks, 10),
+        medr=float(np.median(ranks)),
+        meanr=float(np.mean(ranks)),
+        queries=len(ranks),
+    )
+
+
+def _finite(scores: Floats) -> Floats:
+    if scores.size and not np.isfinite([scores.min(), scores.max()]).all():  # either is NaN if any score is
+        raise EvaluationError("a score is not a finite number")
+    return scores

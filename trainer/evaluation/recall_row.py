@@ -31,9 +31,10 @@ import numpy.typing as npt
 from index.arrays import Floats, Ids, Vectors, batches
 from models.routing import DEFAULT_PRIOR
 from models.routing.router import can_reach_score, fill_silent, silent_tasks
-from trainer.evaluation.gallery import Encoder, Gallery
-from trainer.evaluation.retrieval_metrics import (
+from trainer.evaluation.gallery import (
     TIE_TOLERANCE,
+    Encoder,
+    Gallery,
     RankCount,
     Recall,
     rank_by_id,

@@ -37,8 +37,7 @@ from models.releases.release_state import MEASURED, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.caption_evidence import CaptionScatter
 from trainer.methods.base import Method, MethodConfig
-from trainer.methods.shared.lexicon import Lexicon, build_lexicon
-from trainer.methods.shared.ridge import RegressionSums, fit_ridge
+from trainer.methods.shared.closed_form import Lexicon, RegressionSums, build_lexicon, fit_ridge
 from trainer.task_data import Pair
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each

@@ -38,11 +38,9 @@ from models.encoders.encoder_registry import EncoderFamily, open_query_encoder
 from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_query_backbone import unpad
-from models.releases.release_lineage import ReleaseTask
-from models.releases.release_state import ReleaseState, video_fingerprint
+from models.releases.release_state import ReleaseState, ReleaseTask, video_fingerprint
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.token_statistics import token_presence, token_profile
+from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
 from trainer.task_data import Clip, Pair
 
 _TOKENIZED_CAPTIONS = 256  # captions per tokenizer call

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
+from models.adapters.image_adapters import FrameFusion, FusionMix, FusionNeighbor
 from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone

@@ -27,8 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
-from models.adapters.low_rank_image_tower import LowRankImageTower
+from models.adapters.image_adapters import FrameFusion, FusionMix, FusionNeighbor, LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones.backbone import Backbone
 from models.encoders.adapted_families import LOW_RANK_FAMILY

@@ -17,7 +17,6 @@ import structlog
 
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
-from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
 from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
@@ -28,7 +27,7 @@ from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, send_due, state_machine
 from trainer.errors import LibraryDamaged, NothingToLearn
-from trainer.evaluation import retrieval_metrics
+from trainer.evaluation.gallery import Recall as MeasuredRecall
 from trainer.evaluation.recall_row import RecallRow
 from trainer.methods import METHODS
 from trainer.published_library import Library
@@ -45,6 +44,7 @@ from trainer.task_pipeline import (
     zero_shot_recall,
 )
 from trainer.training_loop import TrainingProgress
+from trainer.training_memory import peak_bytes, reset_peak
 from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
@@ -334,7 +334,7 @@ def evaluate_task(
 
 
 def _matrix_cells(
-    row: RecallRow, task_id: str, zero_shot: retrieval_metrics.Recall | None
+    row: RecallRow, task_id: str, zero_shot: MeasuredRecall | None
 ) -> Iterator[tuple[str, Recall]]:
     for task, figures in row.tasks.items():
         for gallery, recall in figures.recalls.items():

@@ -21,7 +21,7 @@ from models.backbones.backbone_description import TokenIds
 from models.encoders.query_encoder import QueryEncoder
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import distinct_tokens
-from models.routing.token_statistics import profile_values
+from models.routing.routing_profiles import profile_values
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_calibration, read_caption_edits
 from service.catalog.tables import Task, Video
@@ -35,7 +35,7 @@ class AppendedProfile(NamedTuple):
     Attributes:
         version: Version of the shard, captions and factor that the profile was computed from.
         tokens: Token IDs in ascending order, ``[N]``.
-        values: Their values, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
+        values: Their values, ``[N]``; see :func:`models.routing.routing_profiles.token_profile`.
     """
 
     version: str

@@ -11,7 +11,7 @@ from index.arrays import Vectors
 from index.errors import ShardMissing, ShardStoreError
 from index.shards.searchable_shard import SearchableShard
 from models.errors import ReleaseError
-from models.releases.probe_queries import ProbeQueries, read_probes
+from models.releases.release_files import ProbeQueries, read_probes
 
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 

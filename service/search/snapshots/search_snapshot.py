@@ -24,7 +24,7 @@ from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
-from models.releases.release_lineage import TaskLineage
+from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, TextEvidence, log_probabilities, route_text
 from models.routing.routing_profiles import RoutingProfiles

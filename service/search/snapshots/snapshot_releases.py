@@ -11,8 +11,7 @@ from index.index_snapshot import IndexSnapshot
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.errors import ModelError
 from models.releases.release_files import LINEAGE_FILES, read_lineage
-from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask, TaskLineage
 from models.routing.routing_profiles import RoutingProfiles
 
 

@@ -1,20 +1,23 @@
-"""Backbones load, and encode as the forward passes of open_clip do."""
+"""Loading of backbones by name, and the tokenizers of CLIP models."""
 
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import open_clip
 import pytest
 import torch
+from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
+from models.backbones import open_clip_backbone
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
-from models.backbones.tokenizer import small_tokenizer
+from models.backbones.open_clip_backbone import clip_tokenizer, small_tokenizer
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported
 from tests.random_frames import random_frames
@@ -172,3 +175,27 @@ def test_weights_get_the_activation_that_they_were_trained_with(
     backbone = load_backbone(f"open_clip:ViT-B-32/{tag}", frames=2)
     activations = {type(block.mlp.gelu).__name__ for block in backbone.clip.visual.transformer.resblocks}
     assert activations == {"QuickGELU" if quick else "GELU"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", ["A  Red\tStar", "fish &amp; chips", "cafÃ©", "“quoted”", "<start_of_text> a", ""]
+)
+def test_tokens_equal_open_clip(text: str) -> None:
+    ours, theirs = clip_tokenizer("ViT-B-32", 77), SimpleTokenizer(context_length=77)
+    assert ours([text]).tolist() == theirs([text]).tolist()
+
+
+def test_word_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_clip_backbone, "MAX_CACHED_WORDS", 20)
+    bounded = small_tokenizer.__wrapped__(8192, 64)
+    special_tokens = dict(bounded.cache)
+    assert special_tokens, "the cache starts with the special tokens, which are not split"
+    texts = [f"<start_of_text> {first}{second}" for first, second in product("abcdefg", repeat=2)]
+    expected = small_tokenizer(8192, 64)(texts).tolist()
+    assert [bounded([text])[0].tolist() for text in texts] == expected
+    full = dict(bounded.cache)
+    assert len(full) == 20
+    assert special_tokens.items() <= full.items()
+    bounded(["unseen words"])
+    assert bounded.cache == full  # splitting a word looks it up twice, in threads that share the cache

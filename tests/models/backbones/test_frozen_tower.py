@@ -21,11 +21,11 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.compiled_towers import BertEngine, EfficientNetEngine
 from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal, require_similar
-from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.tower_computation import mixed_precision
 from models.backbones.tower_threads import map_in_threads
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.probe_queries import PROBE_TEXTS
+from models.encoders.tower_query_backbone import pack_text_tower
+from models.releases.release_files import PROBE_TEXTS
 from service.search.snapshots.release_validation import PROBE_TOLERANCE
 from tests.random_frames import random_frames
 

@@ -29,7 +29,7 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.errors import BackboneUnavailable, BackboneUnsupported
 from models.releases.release_files import write_release
-from models.routing.token_statistics import token_presence
+from models.routing.routing_profiles import token_presence
 from service.core.settings import METHOD_NAMES
 from service.tasks.ingestion_checks import find_method_error
 from tests.random_frames import random_frames

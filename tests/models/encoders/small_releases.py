@@ -10,8 +10,7 @@ import torch
 from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
-from models.releases.release_lineage import ReleaseTask
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ReleaseState, ReleaseTask
 from models.releases.release_tensors import to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 

@@ -1,21 +1,29 @@
-"""Encoder families: discovery, and unknown kinds."""
+"""Encoder families: discovery, unknown kinds, and the text sides that are loaded for queries."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.backbones.frozen_tower import EngineUnavailable
+from models.backbones.small import text_side
+from models.backbones.small.text_side import SmallTextSide
 from models.encoders.encoder_registry import (
+    check_device,
     encoder_family,
+    load_query_backbone,
     open_query_encoder,
     read_query_release,
     read_video_release,
     select_query_tensors,
     select_video_tensors,
 )
-from models.errors import ReleaseError
+from models.encoders.tower_query_backbone import TowerQueryBackbone
+from models.errors import ModelError, ReleaseError
 from models.releases.release_files import write_release
 from tests.models.encoders.small_releases import small_release
 
@@ -44,3 +52,51 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
             ReleaseError, match=f"release {tmp_path.name}: release kind 'hologram' is unknown"
         ):
             read(tmp_path)
+
+
+TEXTS = ["a dog", "", "two women play the violin on a stage", "ein Straßenfest 🎉", "x " * 200]
+
+
+@pytest.fixture(scope="module")
+def small() -> Backbone:
+    return load_backbone("small", frames=2)
+
+
+def test_text_side_of_small_equals_the_tower_in_torch(small: Backbone) -> None:
+    side, tower = load_query_backbone("small", 2), TowerQueryBackbone(small.clone())  # a copy has no engine
+    assert isinstance(side, SmallTextSide)
+    facts = [(s.name, s.fingerprint, s.dim, s.vocabulary, s.reserved_dims) for s in (side, tower)]
+    assert facts[0] == facts[1]
+    assert side.text_background is not None
+    assert tower.text_background is not None
+    for own, other in zip(side.text_background, tower.text_background, strict=True):
+        assert np.array_equal(own, other)
+    tokens = side.tokenize(TEXTS)
+    assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in tower.tokenize(TEXTS)]
+    expected = tower.encode_alone(tokens)
+    np.testing.assert_allclose(side.encode_alone(tokens), expected, atol=1e-5)
+    np.testing.assert_allclose(side.encode_together(tokens), expected, atol=1e-5)
+
+
+def test_towers_are_those_of_the_backbone() -> None:
+    towers = load_query_backbone("small", 3).towers()
+    assert (towers.name, towers.spec.frames) == ("small", 3)
+
+
+def test_torch_takes_the_place_of_an_engine_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise EngineUnavailable("results differ")
+
+    monkeypatch.setattr(text_side, "read_identity", fail)
+    assert isinstance(load_query_backbone("small", 2), TowerQueryBackbone)
+
+
+def test_bfloat16_runs_in_torch() -> None:
+    loaded = load_query_backbone("tiny", 2, precision="bfloat16")
+    assert isinstance(loaded, TowerQueryBackbone)
+    assert loaded.towers().query_precision == "bfloat16"
+
+
+def test_unknown_device_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ModelError, match="device 'abacus' is unknown"):
+        check_device("abacus")

@@ -12,8 +12,7 @@ import pytest
 from models.encoders.encoder_registry import read_query_release, select_query_tensors
 from models.errors import ReleaseError
 from models.releases.release_files import read_release, write_release
-from models.releases.release_lineage import ReleaseTask
-from models.releases.release_state import CalibrationCaption, ReleaseState
+from models.releases.release_state import CalibrationCaption, ReleaseState, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 

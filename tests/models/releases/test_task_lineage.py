@@ -15,8 +15,7 @@ from safetensors.numpy import load_file, save_file
 from models.encoders.encoder_registry import read_query_release
 from models.errors import ReleaseError
 from models.releases.release_files import LINEAGE_FILES, read_lineage, read_release, write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask
-from models.releases.release_state import Array, ReleaseState
+from models.releases.release_state import Array, ParentRelease, ReleaseState, ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 
 VOCABULARY, TOKENS_PER_TASK = 500, 20

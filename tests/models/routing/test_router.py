@@ -1,15 +1,23 @@
-"""Routing evidence against values computed by hand."""
+"""Routing evidence, its summary and sparse profiles against dense matrices and slow references."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_probabilities, log_weights
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.token_statistics import token_presence, token_profile
+from models.routing.router import (
+    COSINE_LIMIT,
+    Router,
+    can_reach_score,
+    log_probabilities,
+    log_weights,
+    summarize_evidence,
+)
+from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
 
 
 def test_token_presence_excludes_special_tokens() -> None:
@@ -90,3 +98,71 @@ def test_can_reach_score_keeps_every_task_with_a_sufficient_video() -> None:
         [True, False],
         [True, False],
     ]
+
+
+PROFILES = np.array(
+    [[1.5, 0.5, 0.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 3.0, 0.0, 0.0]], np.float32
+)
+TOKENS = np.array([0, 1, 3])
+
+
+@pytest.mark.parametrize("captions", [None, np.array([-2.0, 0.0, -1.0], np.float32)])
+def test_summary_of_words_and_caption_evidence(captions: np.ndarray | None) -> None:
+    router, positions = Router(RoutingProfiles.from_dense(PROFILES)), np.arange(3)
+    words, coverage = router.word_evidence(TOKENS, positions), router.coverage(TOKENS, positions)
+    np.testing.assert_allclose(words, [2.0, 0.0, 1.0])
+    np.testing.assert_allclose(coverage, [2 / 3, 0, 1 / 3])
+    found = summarize_evidence(words, captions, coverage, router.silent(positions), 3)
+    total = [2.0, 1.0] if captions is None else [0.0, 0.0]
+    total = [total[0], max(total), total[1]]  # the silent task has the evidence of the likeliest other task
+    assert found.familiarity == pytest.approx(max(total) / 3)
+    assert found.log_weight == pytest.approx(max(total) - np.log(np.exp(total).sum()), abs=1e-6)
+    assert found.words == pytest.approx(2.0 / 3)
+    assert found.captions == pytest.approx(0.0 if captions is None else -1.0)
+    assert found.coverage == pytest.approx(2 / 3)
+
+
+def test_silent_tasks_alone_have_no_evidence() -> None:
+    zeros = np.zeros(2, np.float32)
+    found = summarize_evidence(zeros, zeros - 3, zeros, np.ones(2, np.bool_), 4)
+    assert (found.words, found.captions, found.coverage) == (0.0, 0.0, 0.0)
+    assert summarize_evidence(zeros, None, zeros, np.zeros(2, np.bool_), 0).familiarity == 0.0
+
+
+def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:
+    rng = np.random.default_rng(4)
+    dense = np.where(rng.random((tasks, vocabulary)) < 0.3, rng.random((tasks, vocabulary)), 0)
+    dense[[0, 3]] = 0  # silent tasks
+    return dense.astype(np.float32)
+
+
+def test_dense_matrix_round_trips() -> None:
+    dense = _dense()
+    profiles = RoutingProfiles.from_dense(dense)
+    assert len(profiles) == 6
+    assert len(profiles.values) == np.count_nonzero(dense)
+    np.testing.assert_array_equal(profiles.to_dense(), dense)
+    np.testing.assert_array_equal(profiles.to_dense([5, 0, 2]), dense[[5, 0, 2]])
+    assert profiles.silent.tolist() == (~dense.any(axis=1)).tolist()
+    assert profiles.rows.tolist() == dense.nonzero()[0].tolist()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokens": np.array([1, 1, 2])},  # a repeated token
+        {"tokens": np.array([2, 1, 1])},
+        {"tokens": np.array([0, 1, 4])},  # out of range
+        {"tokens": np.array([-1, 1, 2])},
+        {"tokens": np.array([0, 1])},
+        {"ends": np.array([2, 4])},
+        {"ends": np.array([3, 2, 3])},
+        {"ends": np.array([2])},
+        {"values": np.ones((3, 1), np.float32)},
+    ],
+)
+def test_invalid_arrays_are_refused(damage: dict[str, Any]) -> None:
+    valid = {"tokens": np.array([0, 3, 1]), "values": np.ones(3, np.float32), "ends": np.array([2, 3])}
+    RoutingProfiles(**valid, vocabulary=4)
+    with pytest.raises(ValueError, match="over 4 tokens"):
+        RoutingProfiles(**{**valid, **damage}, vocabulary=4)

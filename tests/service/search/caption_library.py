@@ -21,7 +21,7 @@ from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
 from models.releases.release_files import write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.releases.release_state import ParentRelease, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import dispose, session_scope
 from service.catalog.domain_videos import replace_moments

@@ -11,11 +11,10 @@ import numpy as np
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from models.encoders.encoder_registry import open_query_encoder
-from models.releases.probe_queries import ProbeQueries, write_probes
-from models.releases.release_files import read_release, write_release
-from models.releases.release_lineage import ParentRelease
+from models.releases.release_files import ProbeQueries, read_release, write_probes, write_release
+from models.releases.release_state import ParentRelease
 from tests.service.search.caption_library import Library
-from trainer.probe_generation import make_probes
+from trainer.task_pipeline import make_probes
 
 
 class Probed(Library):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.token_statistics import token_profile
+from models.routing.routing_profiles import RoutingProfiles, token_profile
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import count_edit, store_calibration
 from service.search.engine import SearchEngine

@@ -21,7 +21,7 @@ from models.backbones.backbone_loading import load_backbone
 from models.encoders import encoder_registry
 from models.releases import release_files
 from models.releases.release_files import write_release
-from models.releases.release_lineage import ReleaseTask
+from models.releases.release_state import ReleaseTask
 from models.routing.router import TextEvidence
 from models.routing.routing_profiles import RoutingProfiles
 from service.core import request_limits

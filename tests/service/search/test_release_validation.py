@@ -16,7 +16,7 @@ from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.errors import ReleaseError
-from models.releases.probe_queries import (
+from models.releases.release_files import (
     MAX_PROBED_OLDER_TASKS,
     PROBE_ANCHORS,
     PROBE_TEXTS,
@@ -31,7 +31,7 @@ from service.search.snapshots import generation_loader, release_validation
 from service.search.snapshots.release_validation import PROBE_TOLERANCE
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
-from trainer.probe_generation import make_probes
+from trainer.task_pipeline import make_probes
 
 torch.set_num_threads(1)
 

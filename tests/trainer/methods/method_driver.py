@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec, TextBackground
-from models.backbones.open_clip_backbone import OpenClipBackbone
-from models.backbones.tokenizer import small_tokenizer
+from models.backbones.open_clip_backbone import OpenClipBackbone, small_tokenizer
 from models.releases.release_state import Array, ReleaseState
 from trainer.methods import Method
 from trainer.task_data import Clip, Split, TaskData

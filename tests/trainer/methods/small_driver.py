@@ -13,8 +13,7 @@ from transformers import BertConfig, BertModel
 from models.backbones.backbone_description import FrameSpec, TextBackground
 from models.backbones.bert_text_tower import BertTextTower, Towers
 from models.backbones.bert_tokenizer import BertTokenizer
-from models.backbones.small.image_tower import FrameBlock
-from models.backbones.small.small_backbone import SmallBackbone
+from models.backbones.small.small_backbone import FrameBlock, SmallBackbone
 from models.backbones.small.small_files import TEXT_PACKAGE, verified_folder
 from tests.trainer.methods.method_driver import FRAMES, SIDE
 

@@ -13,8 +13,7 @@ from sqlalchemy import select
 from cinestrata_schemas.search import QueryReport
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from models.releases.measured_fold import MeasuredFold, caption_digest
-from models.releases.release_state import MEASURED
+from models.releases.release_state import MEASURED, MeasuredFold, caption_digest
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task, Video

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from index.files.manifest_format import Manifest
 from index.files.store_folder import StoreFolder
 from index.integrity_audit import audit
-from models.releases.probe_queries import PROBE_TEXTS, read_probes
+from models.releases.release_files import PROBE_TEXTS, read_probes
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
 from service.core.errors import Conflict, NotFound

@@ -15,7 +15,7 @@ from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_lineage
-from models.releases.release_lineage import ParentRelease
+from models.releases.release_state import ParentRelease
 from models.routing import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Video

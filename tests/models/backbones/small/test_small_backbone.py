@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertModel
 
-from models.adapters.low_rank_image_tower import LowRankImageTower
+from models.adapters.image_adapters import LowRankImageTower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
 from models.backbones.small.small_files import (

@@ -14,7 +14,7 @@ import torch
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
-from models.releases.release_lineage import ReleaseTask
+from models.releases.release_state import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
 from service.core.settings import Settings

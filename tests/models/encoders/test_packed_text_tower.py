@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.adapters.low_rank_text_update import TextUpdate
-from models.backbones import packed_text_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.packed_text_tower import PackedBlock, PackedLinear, pack_text_tower
+from models.encoders import tower_query_backbone
 from models.encoders.tower_forward import encode_texts
+from models.encoders.tower_query_backbone import PackedBlock, PackedLinear, pack_text_tower
 
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
 
@@ -56,7 +56,7 @@ def _layer_and_input(rows: int) -> tuple[nn.Linear, Tensor]:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
 def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
     layer, x = _layer_and_input(rows)
     torch.testing.assert_close(
         PackedLinear(layer.weight, layer.bias, "float32")(x), F.linear(x, layer.weight, layer.bias)
@@ -66,7 +66,7 @@ def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch)
 @needs_bfloat16
 @pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
 def test_packed_linear_in_bfloat16_rounds_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
     layer, x = _layer_and_input(rows)
     rounded = PackedLinear(layer.weight, layer.bias, "bfloat16")(x)
     assert rounded.dtype == torch.float32
@@ -77,7 +77,7 @@ def test_packed_linear_in_bfloat16_rounds_once(rows: int, monkeypatch: pytest.Mo
 
 
 def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
     layer = nn.Linear(3, 5)
     packed = PackedLinear(layer.weight, layer.bias, "float32")
     counts = [*range(1, 1100), 4928, 10**5]
@@ -92,7 +92,7 @@ def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.M
 
 
 def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
     ids = backbone.tokenize(TEXTS)
     tower = pack_text_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
@@ -108,7 +108,7 @@ def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch:
 
 
 def test_packed_towers_are_cached_per_backbone(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
     tower = pack_text_tower(backbone)
     assert pack_text_tower(backbone) is tower
     copied = backbone.clone()
