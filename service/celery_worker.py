@@ -74,7 +74,7 @@ def _name_actor(**_: Any) -> None:
 
 
 def _start_maintenance(**_: Any) -> None:
-    leases.clear_stop_request()
+    leases.stopping.clear()
     _maintenance_threads.extend([MaintenanceThread(health_file), DeliveryThread()])
     for thread in _maintenance_threads:
         thread.start()
@@ -82,7 +82,7 @@ def _start_maintenance(**_: Any) -> None:
 
 def _release_tasks(**_: Any) -> None:
     # Runs in the signal handler, while a worker with the solo pool is in the middle of its task.
-    leases.request_stop()
+    leases.stopping.set()
 
 
 def _stop_maintenance(**_: Any) -> None:

@@ -52,12 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 def start_job(spec: JobSpec) -> JobDetails:
-    """Store a job and notify the workers, or return an unfinished job of the same kind and domain.
-
-    Raises:
-        NotFound: The domain does not exist.
-        InvalidInput: A snapshot names a domain.
-    """
+    """Store a job and notify the workers, or return an unfinished job of the same kind and domain; raise NotFound."""
     if spec.kind == "snapshot" and spec.task is not None:
         raise InvalidInput.at("task", "A snapshot contains all domains.", "Omit the field.")
     with session_scope(write=True) as session:

@@ -326,7 +326,7 @@ def settings_factory(
     yield make
     dispose()
     settings.cache_clear()
-    leases.clear_stop_request()
+    leases.stopping.clear()
 
 
 @pytest.fixture(scope="session")

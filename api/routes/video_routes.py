@@ -74,7 +74,6 @@ def get_video(video_id: str, request: Request) -> Response:
 def edit_video(
     video_id: str,
     response: Response,
-    caller: CallerDep,
     patch: VideoPatch,
     if_match: Annotated[
         str | None,
@@ -86,7 +85,7 @@ def edit_video(
     The next search in every process finds the new words. Results and filters change at once, and the domain's routing
     profile within about a second. The video's vector and the encoder stay the same: edits are not learned.
     """
-    video = video_changes.edit_video(video_id, patch, expected_tag=if_match, caller=caller)
+    video = video_changes.edit_video(video_id, patch, expected_tag=if_match)
     response.headers["ETag"] = video_changes.entity_tag(video)
     return video
 

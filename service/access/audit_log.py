@@ -46,8 +46,6 @@ class Actor:
             ``anonymous`` (a request without credentials), ``cli`` (a command on the data folder), ``worker``, or
             ``system`` (a process without a request).
         name: Name of the user or key, the operating system login, or the process name.
-        address: Network address of the client, if any.
-        request_id: ID of the HTTP request, if any.
     """
 
     kind: ActorKind
@@ -104,7 +102,6 @@ def record_change(
         action: Resource and verb, such as ``task.cancel``.
         target: ID of the changed resource.
         details: JSON values. They must not contain secrets.
-        actor: Who made the change; None: the context's actor.
     """
     actor = actor or current_actor()
     session.add(
@@ -144,17 +141,13 @@ def list_entries(
     cursor: str | None = None,
     limit: int = 100,
 ) -> AuditPage:
-    """List a page of entries.
+    """List a page of entries; raise InvalidInput for a foreign cursor or reversed times.
 
     Args:
         action: Actions such as ``task.cancel``, or all actions on a resource, such as ``task``.
         text: Text in actor, action, target or details (case-insensitive).
         after: Earliest time, inclusive; UTC unless it has a time zone.
         before: Latest time, exclusive.
-        sort: ``time`` (oldest first) or ``-time``.
-
-    Raises:
-        InvalidInput: The cursor is not from this list, or the times are reversed.
     """
     after, before = _in_utc(after), _in_utc(before)
     if after is not None and before is not None and after >= before:

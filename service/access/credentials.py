@@ -11,12 +11,14 @@ import hmac
 import re
 import secrets
 import string
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import get_args
+from typing import Any, get_args
 
-from sqlalchemy import delete, exists, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, delete, exists, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from cinestrata_schemas.access import KeyDetails, KeySecret, KeySpec, SessionDetails
 from cinestrata_schemas.choice_types import AccessScope, ActorKind
@@ -50,9 +52,7 @@ class Principal:
     """The authenticated sender of a request.
 
     Attributes:
-        kind: Kind of the actor in the audit log.
-        name: Name in the audit log.
-        scope: The granted scope.
+        kind, name: The actor in the audit log.
         caller: ID that separates the idempotency keys of different callers.
         session_id: ID of the browser session; None for a key.
         expires_at: When the key or session ends; None if it does not.
@@ -101,20 +101,12 @@ def find_key(text: str) -> Principal | None:
         is_equal = hmac.compare_digest(digest(text), row.secret_hash if row else _UNKNOWN_HASH)
         if row is None or not is_equal or not _is_valid(row, at):
             return None
-        is_due = row.last_used_at is None or row.last_used_at <= at - _USE_INTERVAL
-    if is_due:
-        with session_scope(write=True) as session:
-            unused = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at <= at - _USE_INTERVAL)
-            session.execute(update(ApiKey).where(ApiKey.id == row.id, unused).values(last_used_at=at))
+    _store_use(ApiKey.last_used_at, row.last_used_at, ApiKey.id == row.id, at)
     return _key_principal(row, row.expires_at)
 
 
 def find_session(token: str, environment_key: str | None) -> Principal | None:
-    """Find the sender by session cookie; None if the session has ended.
-
-    Args:
-        environment_key: The key in the environment; None if there is none.
-    """
+    """Find the sender by session cookie; None if the session has ended."""
     with session_scope() as session:
         at = now(session)
         row = session.scalars(
@@ -124,14 +116,19 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
         principal = _session_principal(session, row, at, code) if row else None
         if row is None or principal is None:
             return None
-        is_due = row.last_seen_at <= at - _USE_INTERVAL
-    if is_due:
-        with session_scope(write=True) as session:
-            unseen = BrowserSession.last_seen_at <= at - _USE_INTERVAL
-            session.execute(
-                update(BrowserSession).where(BrowserSession.id == row.id, unseen).values(last_seen_at=at)
-            )
+    _store_use(BrowserSession.last_seen_at, row.last_seen_at, BrowserSession.id == row.id, at)
     return principal
+
+
+def _store_use(
+    column: InstrumentedAttribute[Any], last: datetime | None, is_row: ColumnElement[bool], at: datetime
+) -> None:
+    """Store when a key or session was last used, unless that is stored for less than a minute."""
+    due = at - _USE_INTERVAL
+    if last is None or last <= due:
+        with session_scope(write=True) as session:
+            is_due = or_(column.is_(None), column <= due)
+            session.execute(update(column.class_).where(is_row, is_due).values({column: at}))
 
 
 def has_credentials() -> bool:
@@ -161,6 +158,14 @@ def note_change() -> None:
 def change_count() -> int:
     """Count the calls of :func:`note_change`."""
     return _changes
+
+
+@contextmanager
+def change_credentials() -> Iterator[Session]:
+    """Open a transaction that changes credentials, and invalidate the cached ones after it."""
+    with session_scope(write=True) as session:
+        yield session
+    note_change()
 
 
 def _is_valid(row: ApiKey, at: datetime) -> bool:
@@ -203,7 +208,7 @@ def create_key(spec: KeySpec) -> KeySecret:
     """
     key_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(12))
     secret = f"cine_{key_id}_{secrets.token_urlsafe(32)}"
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         at = now(session)
         expires_at = _expiry(spec, at)
         taken = select(ApiKey.id).where(ApiKey.name_key == name_key(spec.name), ApiKey.revoked_at.is_(None))
@@ -226,9 +231,7 @@ def create_key(spec: KeySpec) -> KeySecret:
         details = {"name": spec.name, "scope": spec.scope, "expires_at": expiry}
         record_change(session, "key.create", key_id, details)
         session.flush()
-        created = to_response(KeySecret, row, key=secret, state="active")
-    note_change()
-    return created
+        return to_response(KeySecret, row, key=secret, state="active")
 
 
 def list_keys() -> list[KeyDetails]:
@@ -240,13 +243,9 @@ def list_keys() -> list[KeyDetails]:
 
 
 def revoke_key(name_or_id: str) -> KeyDetails:
-    """Revoke a key and end the sessions that it started. Idempotent.
-
-    Raises:
-        NotFound: The key does not exist.
-    """
+    """Revoke a key and end the sessions that it started; raise NotFound. Idempotent."""
     text = storable(name_or_id)
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         at = now(session)
         row = session.scalars(
             select(ApiKey)
@@ -260,9 +259,7 @@ def revoke_key(name_or_id: str) -> KeyDetails:
             row.revoked_at = at
             record_change(session, "key.revoke", row.id, {"name": row.name})
         session.execute(delete(BrowserSession).where(BrowserSession.key_id == row.id))
-        details = _key_details(row, at)
-    note_change()
-    return details
+        return _key_details(row, at)
 
 
 def _expiry(spec: KeySpec, at: datetime) -> datetime | None:
@@ -293,11 +290,7 @@ def _key_details(row: ApiKey, at: datetime) -> KeyDetails:
 
 @dataclass(frozen=True)
 class SessionOwner:
-    """The identity that signs in; exactly one attribute is set.
-
-    Attributes:
-        environment_key: The key in the environment.
-    """
+    """The identity that signs in; exactly one attribute is set."""
 
     user_id: str | None = None
     key_id: str | None = None
@@ -307,17 +300,14 @@ class SessionOwner:
 def start_session(
     owner: SessionOwner, method: str, user_agent: str, previous_token: str | None = None
 ) -> str:
-    """Start a session and return its token. The browser's previous session ends.
+    """Start a session and return its token. The browser's previous session ends, and is never continued.
 
     Args:
-        owner: The identity that signed in.
         method: ``password``, ``key`` or ``oidc``, for the audit log.
-        user_agent: Header ``User-Agent`` of the browser.
-        previous_token: Cookie that the browser sent; its session is never continued.
     """
     token = secrets.token_urlsafe(32)
     origin = current_actor()
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         at = now(session)
         session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= at))
         if previous_token:
@@ -349,7 +339,6 @@ def start_session(
         session.add(row)
         actor = Actor(kind, name, origin.address, origin.request_id)
         record_change(session, "session.start", row.id, {"method": method}, actor=actor)
-    note_change()
     return token
 
 
@@ -376,31 +365,23 @@ def list_sessions(current: str | None = None) -> list[SessionDetails]:
 
 
 def end_session(session_id: str) -> None:
-    """End a session.
-
-    Raises:
-        NotFound: The session does not exist, or has ended.
-    """
+    """End a session; raise NotFound."""
     text = storable(session_id)
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         ended = session.execute(
             delete(BrowserSession).where(BrowserSession.id == text).returning(BrowserSession.id)
         ).scalar_one_or_none()
         if ended is None:
             raise NotFound(f"There is no session {session_id[:100]!r}; it may have ended.")
         record_change(session, "session.end", text)
-    note_change()
 
 
 def end_sessions_of_identity(issuer: str, subject: str) -> None:
     """End all sessions of an OpenID user whose identity has lost its role.
 
     The user is kept, and can sign in again once the identity has a role.
-
-    Args:
-        issuer, subject: The identity, unique as a pair.
     """
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         user = session.scalars(
             select(User).where(User.issuer == issuer, User.subject == subject)
         ).one_or_none()
@@ -410,4 +391,3 @@ def end_sessions_of_identity(issuer: str, subject: str) -> None:
         if ended := len(session.execute(sessions.returning(BrowserSession.id)).all()):
             details = {"user": user.name, "number": ended, "reason": "no role at the provider"}
             record_change(session, "session.end", user.id, details)
-    note_change()

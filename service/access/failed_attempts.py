@@ -57,11 +57,7 @@ class AttemptLimits:
         self._redis_due = 0.0
 
     def check(self, limit: RateLimitItem, address: str, name: str) -> None:
-        """Check the counters before an attempt; without a name, only the address's. Accesses Redis.
-
-        Raises:
-            TooManyRequests: The address or the name has too many failures.
-        """
+        """Check the counters before an attempt; raise TooManyRequests. Without a name, only the address counts."""
         for identifier in _identifiers(address, name):
             left = self._seconds_left(limit, identifier)
             if left is not None:
@@ -151,7 +147,6 @@ class FailedAttempts:
 
         Args:
             action: ``session.fail`` or ``key.fail``.
-            address: Network address of the client.
             name: Name of the user, or ID of the key.
             refused: Whether the rate limit refused the attempt before credentials were checked.
         """
@@ -166,7 +161,6 @@ class FailedAttempts:
         """Count a request with a key in its URL (``key.exposed``).
 
         Args:
-            address: Network address of the client.
             path: Path of the request, without its query.
             key_id: ID in the key; empty if the parameter's value does not look like a key.
             digest: Digest of the key. With one, the ID is recorded only if the catalog has the key.
@@ -186,11 +180,7 @@ class FailedAttempts:
         return attempts
 
     def flush(self) -> int:
-        """Record all waiting attempts, and return the number of entries.
-
-        Raises:
-            Unavailable: The catalog cannot be written; the attempts of this flush are lost.
-        """
+        """Record all waiting attempts, and return the number of entries; an error loses the attempts."""
         with self._lock:
             groups, self._groups = self._groups, OrderedDict()
         if not groups:

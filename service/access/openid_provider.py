@@ -49,11 +49,7 @@ class SignInRefused(CinestrataError, status=401, title="Unauthorized"):
 
 
 class RoleMissing(SignInRefused):
-    """A verified identity has no role.
-
-    Attributes:
-        issuer, subject: The identity, unique as a pair.
-    """
+    """A verified identity, unique by issuer and subject, has no role."""
 
     def __init__(self, issuer: str, subject: str) -> None:
         super().__init__("Your account has no role in this service. Ask the administrator for one.")
@@ -62,10 +58,9 @@ class RoleMissing(SignInRefused):
 
 @dataclass(frozen=True)
 class Identity:
-    """A verified identity.
+    """A verified identity, unique by issuer and subject.
 
     Attributes:
-        issuer, subject: The identity, unique as a pair.
         name: Preferred name, which the user may have chosen.
         scope: Highest scope that the claims grant.
         next: Page that the user wanted to see.
@@ -93,7 +88,7 @@ class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
         self._metadata_due = 0.0
 
     async def begin(self, redirect_uri: str, next: str) -> tuple[str, str]:
-        """Begin a sign-in.
+        """Begin a sign-in; raise SignInRefused if the provider is unreachable or unusable.
 
         Args:
             redirect_uri: URL that the provider returns the browser to.
@@ -101,9 +96,6 @@ class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
 
         Returns:
             The provider's URL, and the value for the cookie.
-
-        Raises:
-            SignInRefused: The provider does not respond or is unusable.
         """
         metadata = await self.load_server_metadata()
         flow = {

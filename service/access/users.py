@@ -16,7 +16,7 @@ from cinestrata_schemas.access import UserDetails, UserPatch, UserSpec
 from cinestrata_schemas.choice_types import AccessScope
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from service.access.audit_log import record_change
-from service.access.credentials import note_change
+from service.access.credentials import change_credentials
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import BrowserSession, User
 from service.catalog.tables import to_response
@@ -30,26 +30,18 @@ _hasher = PasswordHasher()  # the second recommendation of RFC 9106: 3 passes ov
 
 
 def create_user(spec: UserSpec) -> UserDetails:
-    """Create a user with a password.
-
-    Raises:
-        InvalidInput: The password is too short or too long.
-        Conflict: Another user has the name.
-    """
-    hashed = hash_password(
-        spec.password.get_secret_value()
-    )  # before the transaction, which would block other writers
+    """Create a user with a password; raise InvalidInput for the password, or Conflict for the name."""
+    # Before the transaction, which would block other writers.
+    hashed = hash_password(spec.password.get_secret_value())
     try:
-        with session_scope(write=True) as session:
+        with change_credentials() as session:
             row = _new_user(session, spec.name, spec.scope)
             row.password_hash = hashed
             record_change(session, "user.create", row.id, {"name": row.name, "scope": row.scope})
             session.flush()
-            details = _details(row, 0)
+            return _details(row, 0)
     except IntegrityError as error:
         raise _taken(spec.name) from error
-    note_change()
-    return details
 
 
 def list_users() -> list[UserDetails]:
@@ -74,7 +66,7 @@ def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
         Conflict: The user signs in at a provider and has no password.
     """
     hashed = hash_password(patch.password.get_secret_value()) if patch.password is not None else None
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         row = _require_user(session, name_or_id)
         changed = []
         if hashed is not None:
@@ -89,29 +81,20 @@ def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
             row.scope = patch.scope
             changed.append("scope")
         if changed:
-            record_change(
-                session, "user.edit", row.id, {"name": row.name, "fields": changed, "scope": row.scope}
-            )
+            details = {"name": row.name, "fields": changed, "scope": row.scope}
+            record_change(session, "user.edit", row.id, details)
         sessions = session.scalar(select(func.count()).where(BrowserSession.user_id == row.id)) or 0
-        details = _details(row, sessions)
-    note_change()
-    return details
+        return _details(row, sessions)
 
 
 def remove_user(name_or_id: str) -> UserDetails:
-    """Remove a user and all of their sessions.
-
-    Raises:
-        NotFound: The user does not exist.
-    """
-    with session_scope(write=True) as session:
+    """Remove a user and all of their sessions; raise NotFound."""
+    with change_credentials() as session:
         row = _require_user(session, name_or_id)
         session.execute(delete(BrowserSession).where(BrowserSession.user_id == row.id))
         session.delete(row)
         record_change(session, "user.remove", row.id, {"name": row.name})
-        details = _details(row, 0)
-    note_change()
-    return details
+        return _details(row, 0)
 
 
 def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope) -> str:
@@ -121,11 +104,10 @@ def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope
     gets a number.
 
     Args:
-        issuer, subject: The identity, unique as a pair.
         name: Preferred name; characters not allowed in names are dropped.
         scope: Role from the identity's claims, which replaces the previous one.
     """
-    with session_scope(write=True) as session:
+    with change_credentials() as session:
         row = session.scalars(
             select(User).where(User.issuer == issuer, User.subject == subject).with_for_update()
         ).one_or_none()
@@ -136,12 +118,9 @@ def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope
             record_change(session, "user.create", row.id, details)
         elif row.scope != scope:
             row.scope = scope
-            record_change(
-                session, "user.edit", row.id, {"name": row.name, "fields": ["scope"], "scope": scope}
-            )
-        user_id = row.id
-    note_change()
-    return user_id
+            details = {"name": row.name, "fields": ["scope"], "scope": scope}
+            record_change(session, "user.edit", row.id, details)
+        return row.id
 
 
 def _new_user(session: Session, name: str, scope: AccessScope) -> User:
@@ -204,11 +183,7 @@ def find_password_hash(name: str) -> tuple[str | None, str | None]:
 
 
 def hash_password(password: str) -> str:
-    """Hash a new password with a salt.
-
-    Raises:
-        InvalidInput: The password is too short or too long.
-    """
+    """Hash a new password with a salt; raise InvalidInput if it is too short or too long."""
     if not MIN_PASSWORD_CHARS <= len(unicodedata.normalize("NFC", password)) <= MAX_PASSWORD_CHARS:
         raise InvalidInput.at(
             "password",
@@ -219,12 +194,7 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password: str, stored: str | None) -> bool:
-    """Verify a password against its stored hash. Without one, return False after the same time.
-
-    Args:
-        password: The password; never right if longer than ``MAX_PASSWORD_CHARS``.
-        stored: The user's hash; None for an unknown user or one without a password.
-    """
+    """Verify a password against its stored hash. Without one, return False after the same time."""
     if len(password) > MAX_PASSWORD_CHARS:
         return False
     try:

@@ -45,16 +45,14 @@ def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | N
     """Freeze the catalog's current state; yield a function that writes it to a new SQLite file.
 
     Other processes may change the catalog meanwhile. Yields None if there is no catalog, that is, before the first
-    start with SQLite.
-
-    Raises:
-        Conflict: The catalog's schema differs from this version's.
-        Unavailable: The database does not respond.
+    start with SQLite. Raises Conflict for a catalog with another schema.
     """
     file = sqlite_path(settings.database_url)
     if file is None:
         with _use_engine(settings.database_url) as engine, engine.connect() as reader:
-            _begin_reading(reader)
+            # The transaction sees no later change: PostgreSQL fixes the visible rows at the first statement.
+            reader.execution_options(isolation_level="REPEATABLE READ")
+            reader.execute(select(1))
             yield lambda target: _write_rows(reader, target)
     elif not file.exists():
         yield None
@@ -86,11 +84,7 @@ def find_catalog_rows(settings: Settings) -> str | None:
 
 
 def reserve_vector_ids(settings: Settings, last_video: int) -> None:
-    """Raise the vector ID counter in a PostgreSQL catalog that another tool restored; without tables, do nothing.
-
-    Args:
-        last_video: As for :func:`install_catalog`.
-    """
+    """Make a PostgreSQL catalog that another tool restored assign only vector IDs above ``last_video``."""
     with _use_engine(settings.database_url) as engine, engine.begin() as connection:
         if inspect(connection).has_table(Video.__tablename__):
             _reserve_vector_ids(connection, last_video)
@@ -148,19 +142,9 @@ def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
             yield writer
 
 
-def _begin_reading(reader: Connection) -> None:
-    """Begin a transaction that sees no later change."""
-    reader.execution_options(isolation_level="REPEATABLE READ")
-    reader.execute(select(1))  # PostgreSQL fixes the visible rows at the first statement
-
-
 @contextmanager
 def _use_engine(database: str | Path) -> Iterator[Engine]:
-    """Open an engine for a ``with`` block: SQLite completes its file when the last connection to it is closed.
-
-    Args:
-        database: URL, or path of an SQLite file.
-    """
+    """Open an engine for a ``with`` block: SQLite completes its file when the last connection to it is closed."""
     engine = open_engine(file_url("sqlite:///", database) if isinstance(database, Path) else database)
     try:
         yield engine
@@ -176,17 +160,10 @@ def _complete_restoration(connection: Connection, origin: Path, last_video: int)
 
 
 def copy_catalog(source: Connection, target: Connection) -> int:
-    """Copy all rows of all tables, and the counters behind generated IDs.
+    """Copy all rows of all tables, and the counters behind generated IDs; return the number of rows.
 
     The copy does not reuse the IDs of deleted rows, because the index may still contain them. The caller opens the
     transactions; with a repeatable read of the source, the copy is consistent while other processes write.
-
-    Args:
-        source: Connection to a catalog with the newest schema.
-        target: Connection to an empty catalog with the newest schema.
-
-    Returns:
-        Number of rows.
 
     Raises:
         Conflict: A catalog has another schema, the source has unknown tables, or the target has rows.

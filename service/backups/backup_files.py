@@ -41,12 +41,7 @@ class BackupDamaged(Exception):
 
 @dataclass(frozen=True)
 class BackupFile:
-    """A file in a backup.
-
-    Attributes:
-        path: Path to read it from.
-        sha256: SHA-256 of its content, in hexadecimal.
-    """
+    """A file in a backup: the path to read it from, its size, and its SHA-256 in hexadecimal."""
 
     path: Path
     bytes: int
@@ -62,13 +57,7 @@ class BackupFile:
 def write_description(
     path: Path, files: Mapping[str, BackupFile], *, generation: int, release: str | None
 ) -> BackupFile:
-    """Write ``snapshot.json``, the description of a backup.
-
-    Args:
-        path: Target file.
-        generation: The manifest's generation.
-        release: The manifest's current release.
-    """
+    """Write ``snapshot.json``, the description of a backup: its files, and the manifest's generation and release."""
     description = {
         "schema": _SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,11 +70,7 @@ def write_description(
 
 
 def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
-    """Read which files a backup's description lists.
-
-    Raises:
-        BackupDamaged: The description is unreadable, or names a file outside the data folder.
-    """
+    """Read which files a backup lists; raise BackupDamaged, also for one outside the data folder."""
     try:
         with open_file(DESCRIPTION) as file:
             text = file.read(_MAX_DESCRIPTION_BYTES + 1)
@@ -193,32 +178,20 @@ def open_backup(source: Path) -> Iterator[FileOpener]:
 
 
 def verify_files(open_file: FileOpener, files: Mapping[str, BackupFile]) -> None:
-    """Read all files and compare their checksums.
-
-    Raises:
-        BackupDamaged: A file differs from its description.
-    """
+    """Read all files and compare their checksums; raise BackupDamaged."""
     for name, file in files.items():
         copy_and_verify(open_file, name, file)
 
 
 def copy_and_verify(open_file: FileOpener, name: str, file: BackupFile, target: Path | None = None) -> None:
-    """Read a file, compare its checksum and, if a target is given, write it there durably.
-
-    Raises:
-        BackupDamaged: The file differs from its description.
-    """
+    """Read a file, compare its checksum (raise BackupDamaged), and write it durably to a target, if given."""
     with open_file(name) as source:
         if _copy(source, target, file.bytes) != (file.bytes, file.sha256):
             raise BackupDamaged(f"{name} differs from the published file")
 
 
 def require_intact_catalog(path: Path) -> None:
-    """Check the pages of an SQLite catalog.
-
-    Raises:
-        BackupDamaged: SQLite reports a fault.
-    """
+    """Check the pages of an SQLite catalog; raise BackupDamaged."""
     with closing(sqlite3.connect(path)) as connection:
         result = connection.execute("PRAGMA integrity_check").fetchone()[0]
     if result != "ok":

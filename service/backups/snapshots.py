@@ -68,8 +68,7 @@ class SnapshotReport:
 
     Attributes:
         path: Folder or archive.
-        files: Number of files that a restore copies: all but ``snapshot.json``.
-        bytes: Total size, including ``snapshot.json``.
+        files: Number of files that a restore copies: all but ``snapshot.json``, which ``bytes`` includes.
         external_tasks: Number of tasks whose vectors are in another vector store, and so not in the backup.
     """
 
@@ -195,43 +194,25 @@ def _collect_files(
 
 
 def snapshot_name(at: datetime, job: int) -> str:
-    """Name the file of a backup.
-
-    Args:
-        at: Time of the backup in UTC.
-        job: Number of the job. It tells a repeated run from that of a dead worker, whose file may exist.
-    """
+    """Name a backup by its UTC time and its job, so that a repeated run differs from that of a dead worker."""
     return f"cinestrata-{at:{_TIME}}-{job}.tar"
 
 
 def list_snapshots() -> list[SnapshotDetails]:
     """List the stored backups, newest first."""
-    found = []
-    for name in _list_folder():
-        created, size = _creation_time(name), _size(name)
-        if created is not None and size is not None:
-            found.append(SnapshotDetails(name=name, bytes=size, created_at=created))
-    return sorted(found, key=lambda each: (each.created_at, each.name), reverse=True)
+    snapshots = filter(None, map(_find_snapshot, _list_folder()))
+    return sorted(snapshots, key=lambda each: (each.created_at, each.name), reverse=True)
 
 
 def snapshot_path(name: str) -> Path:
-    """Find a stored backup's file.
-
-    Raises:
-        NotFound: There is no such backup.
-    """
-    if _creation_time(name) is None or _size(name) is None:
+    """Find a stored backup's file; raise NotFound."""
+    if _find_snapshot(name) is None:
         raise _unknown(name)
     return settings().backups_dir / name
 
 
 def delete_snapshot(name: str) -> None:
-    """Delete a backup. Downloads in progress complete.
-
-    Raises:
-        NotFound: There is no such backup.
-        Unavailable: The file cannot be deleted.
-    """
+    """Delete a backup; raise NotFound. Downloads in progress complete."""
     path = snapshot_path(name)
     with session_scope(write=True) as session:
         record_change(session, "snapshot.delete", name)
@@ -245,21 +226,19 @@ def delete_snapshot(name: str) -> None:
             raise Unavailable(f"The snapshot {name} can't be deleted: {error.strerror}.", 30) from error
 
 
-def _creation_time(name: str) -> datetime | None:
+def _find_snapshot(name: str) -> SnapshotDetails | None:
+    """Describe a regular file with the name of a backup; None for links, folders and missing files."""
     match = _NAME.fullmatch(name)
-    try:
-        return datetime.strptime(match[1], _TIME).replace(tzinfo=UTC) if match else None
-    except ValueError:  # digits that are not a date
+    if match is None:
         return None
-
-
-def _size(name: str) -> int | None:
-    """Measure a regular file in the folder; None for links, folders and missing files."""
     try:
+        created = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
         status = os.lstat(settings().backups_dir / name)
-    except OSError:
+    except (ValueError, OSError):  # digits that are not a date, or no file
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return SnapshotDetails(name=name, bytes=status.st_size, created_at=created)
 
 
 def _unknown(name: str) -> NotFound:
@@ -271,9 +250,6 @@ def sweep_unfinished_snapshots() -> int:
 
     A folder stays for a day after its last change: even a slow backup writes more often. Links, and folders with other
     names, stay.
-
-    Raises:
-        Unavailable: The folder ``backups`` cannot be read.
     """
     removed = 0
     for name in _list_folder():

@@ -80,11 +80,7 @@ log = structlog.get_logger(__name__)
 
 
 def engine(configured: Settings | None = None) -> Engine:
-    """Get a database's engine; there is one per URL.
-
-    Args:
-        configured: Settings that name the database; None: this process's settings.
-    """
+    """Get the engine of a database, by default this process's; there is one per URL."""
     configured = configured or settings()
     url = configured.database_url
     # Another thread may create or close the engine at the same time.
@@ -132,9 +128,6 @@ def read_connection() -> Iterator[Connection]:
     """Open a connection to read columns with: less work than a session, which matters for reads by every search.
 
     In SQLite, each query is a transaction of its own.
-
-    Raises:
-        Unavailable: The database is unreachable or stayed locked.
     """
     try:
         with engine().connect().execution_options(cinestrata_begin=None) as connection:
@@ -174,11 +167,7 @@ def id_chunks(ids: Sequence[_Id]) -> Iterator[Sequence[_Id]]:
 
 
 def ping() -> None:
-    """Send a trivial query to the database.
-
-    Raises:
-        Unavailable: The database does not respond.
-    """
+    """Send a trivial query to the database."""
     with session_scope() as session:
         session.execute(select(1))
 
@@ -313,11 +302,7 @@ class CatalogReads:
         return self._is_interrupted
 
     def read(self, function: Callable[[], Value]) -> Value:
-        """Run a function that reads the catalog.
-
-        Raises:
-            Unavailable: The catalog cannot be reached, or does not respond in time.
-        """
+        """Run a function that reads the catalog; raise Unavailable, also if it does not respond in time."""
         self.require_reachable()
         with self._watch():
             if engine().dialect.name == "sqlite":
@@ -332,11 +317,7 @@ class CatalogReads:
             return await wait_for(wrap_future(self._submit(function)), self.timeout if is_bounded else None)
 
     def require_reachable(self) -> None:
-        """Check that the last attempt reached the database. No I/O.
-
-        Raises:
-            Unavailable: It was not.
-        """
+        """Check, without I/O, that the last attempt reached the database; raise Unavailable."""
         if self._is_interrupted:
             raise _unreachable()
 

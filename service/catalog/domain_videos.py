@@ -77,8 +77,6 @@ def count_edit(
     Args:
         domain_id: ID of the task whose shard has, or will have, the videos.
         videos: Vector IDs of the edited videos; without deleted ones.
-        captions: Whether the edit changes captions.
-        metadata: Whether the edit changes metadata.
     """
     session.execute(
         update(Task)
@@ -93,13 +91,10 @@ def count_edit(
 
 
 def number_edits(session: Session, videos: Sequence[int]) -> None:
-    """Count an edit, and give its number to the videos whose captions or metadata this transaction changes.
+    """Count an edit, and give its number to the videos (vector IDs) whose texts or metadata this transaction changes.
 
     The counter stays locked until commit, so edits become visible in order. Transactions lock tasks first and the
     counter last; otherwise, two of them could deadlock.
-
-    Args:
-        videos: Vector IDs.
     """
     number = session.execute(
         update(EditCounter)
@@ -145,11 +140,7 @@ def _read(counter: InstrumentedAttribute[int]) -> dict[str, int]:
 
 
 def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:
-    """Replace all moments of a task.
-
-    Args:
-        spans: Moments by their video's vector ID, in order of time.
-    """
+    """Replace all moments of a task, given by their video's vector ID in order of time."""
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)
     session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
     rows = [
@@ -177,14 +168,8 @@ def store_calibration(
 ) -> None:
     """Store the confidence model that an append refitted, replacing one from a previous attempt.
 
-    A release never changes, so such a model goes to the catalog, before the manifest lists the append. Models for other
-    releases are kept: no release is ever removed, so any may be served again.
-
-    Args:
-        session: Transaction that locks the append.
-        release_id: ID of the release that the model was fitted to.
-        generation: First index generation that the model applies to.
-        model: The model as a JSON object.
+    A release never changes, so such a model goes to the catalog, before the manifest lists the append, with the first
+    index generation that it applies to. Models for other releases are kept: any may be served again.
     """
     session.execute(delete(Calibration).where(Calibration.task_id == task_id))
     session.add(Calibration(task_id=task_id, release_id=release_id, generation=generation, model=model))
@@ -249,11 +234,7 @@ def read_transcript(session: Session, video: int) -> list[TimedText]:
 
 
 def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]:
-    """Read the cues of passages by ID, each with the next passage's first cue.
-
-    Args:
-        passages: IDs, the same as those of moments (:mod:`index.vector_ids`).
-    """
+    """Read the cues of passages by ID (:mod:`index.vector_ids`), each with the next passage's first cue."""
     keys = list(zip(video_ids_of(passages).tolist(), moment_numbers(passages).tolist(), strict=True))
     cues: dict[tuple[int, int], list[TimedText]] = {}
     wanted = sorted({key for video, number in keys for key in ((video, number), (video, number + 1))})

@@ -37,12 +37,7 @@ Condition = ColumnElement[bool]
 
 @dataclass(frozen=True)
 class Page:
-    """A page of rows.
-
-    Attributes:
-        rows: The query's entities, in order.
-        next_cursor: Cursor of the next page; None on the last page.
-    """
+    """The entities of a page in order, and the cursor of the next page; None on the last page."""
 
     rows: Sequence[Any]
     next_cursor: str | None
@@ -65,12 +60,7 @@ class KeysetOrders:
     def read_page(
         self, session: Session, query: Select[Any], *, sort: str, cursor: str | None, limit: int
     ) -> Page:
-        """Read one page of a query for entities.
-
-        Args:
-            query: Query with all filters but no order.
-            sort: Name of a sort order, with or without ``-``.
-            cursor: ``next_cursor`` from the previous page; None for the first page.
+        """Read one page of a query for entities, which has all filters but no order.
 
         Raises:
             InvalidInput: The cursor is damaged, or belongs to another sort order or list.

@@ -35,24 +35,9 @@ ALIVE = timedelta(seconds=60)  # maximum age of a running worker's last report
 RETENTION = timedelta(days=1)  # for ended leases, and reports of workers that ended
 _MAX_ERROR_CHARS = 2000
 
-_stopping = threading.Event()
+stopping = threading.Event()  # set: every Lease.tick in this process raises WorkerStopping
 
 log = structlog.get_logger(__name__)
-
-
-def request_stop() -> None:
-    """Make every ``Lease.tick`` in this process raise ``WorkerStopping``. Safe in a signal handler."""
-    _stopping.set()
-
-
-def is_stopping() -> bool:
-    """Check whether this process must stop."""
-    return _stopping.is_set()
-
-
-def clear_stop_request() -> None:
-    """Clear the request, for a process that starts another worker."""
-    _stopping.clear()
 
 
 class Lease:
@@ -95,15 +80,11 @@ class Lease:
         return self._ended.is_set()
 
     def tick(self) -> None:
-        """Report that the work makes progress.
-
-        Raises:
-            LeaseLost, WorkerStopping: The work must stop.
-        """
+        """Report that the work makes progress; raise LeaseLost or WorkerStopping if it must stop."""
         self._ticks += 1
         if self._lost.is_set():
             raise self.loss()
-        if is_stopping():
+        if stopping.is_set():
             raise WorkerStopping("This worker is stopping; another one continues its work.")
 
     def loss(self) -> LeaseLost:
@@ -216,11 +197,7 @@ def revoke(session: Session, kind: LeaseKind, key: str) -> None:
 def is_leased(
     kind: LeaseKind, key: InstrumentedAttribute[str] | InstrumentedAttribute[int], at: datetime
 ) -> ColumnElement[bool]:
-    """Build the condition for rows that a process holds a lease on.
-
-    Args:
-        key: Column with the row's key.
-    """
+    """Build the condition for rows that a process holds a lease on, by the column with their keys."""
     return exists().where(LeaseRow.kind == kind, LeaseRow.id == cast(key, String), LeaseRow.until > at)
 
 
@@ -230,11 +207,7 @@ def sweep_leases(session: Session) -> None:
 
 
 def process_name(owner: str = "") -> str:
-    """Name a worker's host and process; without an owner, this process's.
-
-    Args:
-        owner: Host, process and thread, as in leases.
-    """
+    """Name a worker's host and process, given its host, process and thread as in leases; by default this process."""
     parts = owner.rsplit(":", 1)[0] if owner.count(":") >= 2 else owner
     return (parts or f"{socket.gethostname()}:{os.getpid()}")[:255]
 

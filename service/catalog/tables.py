@@ -44,12 +44,7 @@ GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class StoredJson(TypeDecorator[Any]):
-    """A JSON object or array.
-
-    Args:
-        kind: ``dict`` or ``list``.
-        nullable: Whether None is NULL.
-    """
+    """A JSON object (``dict``) or array (``list``); with ``nullable``, None is NULL."""
 
     impl = JSON
     cache_ok = True

@@ -46,11 +46,7 @@ def read_task_names(session: Session, task_ids: Iterable[str]) -> dict[str, str]
 
 
 def require_task(session: Session, name_or_id: str) -> Task:
-    """Find a task by ID, name or slug.
-
-    Raises:
-        NotFound: The task does not exist.
-    """
+    """Find a task by ID, name or slug; raise NotFound."""
     task = find_task(session, name_or_id)
     if task is None:
         raise NotFound(f"There is no task {name_or_id!r}.")
@@ -58,13 +54,9 @@ def require_task(session: Session, name_or_id: str) -> Task:
 
 
 def require_unused_name(session: Session, name: str, *, may_append: bool = True) -> None:
-    """Check that no domain has this name or slug (case-insensitive). The position counter must be locked.
+    """Check that no domain has this name or slug (case-insensitive); raise Conflict.
 
-    Args:
-        may_append: Whether the error suggests appending the videos to the domain of this name.
-
-    Raises:
-        Conflict: Another task has the name or the slug.
+    The position counter must be locked. ``may_append``: whether the error suggests appending to the domain.
     """
     key = name_key(name)
     taken = session.scalars(

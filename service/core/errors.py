@@ -22,13 +22,7 @@ _MAX_LISTED_ERRORS = 100  # a URL may have 10,000 unknown parameters
 
 @dataclass(frozen=True)
 class FieldError:
-    """What is wrong with one field.
-
-    Attributes:
-        field: Path of the field, such as ``videos[3].captions[0]``.
-        message: What is wrong, as a sentence.
-        hint: How the caller can fix it.
-    """
+    """What is wrong with a field such as ``videos[3].captions[0]``, as a sentence, and how the caller can fix it."""
 
     field: str
     message: str
@@ -39,9 +33,7 @@ class CinestrataError(Exception):
     """Base of all service errors. ``str(error)`` is one sentence for the user.
 
     Attributes:
-        status: HTTP status of the response.
-        title: Short name of the error class.
-        detail: Description of this error.
+        status, title: HTTP status of the response, and short name of the error class.
         errors: Errors in single fields.
         remedy: What the caller may do next.
     """
@@ -155,12 +147,7 @@ class Unavailable(CinestrataError, status=503, title="Temporarily unavailable"):
 
 
 class InsufficientStorage(Unavailable, title="Insufficient storage"):
-    """The data folder's disk has no space for a request's videos or files.
-
-    Attributes:
-        needed_bytes: Estimated number of bytes needed.
-        free_bytes: Free space, less the reserve for the catalog and the index.
-    """
+    """The data folder's disk, less its reserve, has no space for a request's videos or files."""
 
     def __init__(self, needed_bytes: int, free_bytes: int) -> None:
         super().__init__(
@@ -188,11 +175,7 @@ class DecoderOutage(SourceUnavailable, title="Decoder unavailable"):
 
 
 class DataFolderNotWritable(CinestrataError, status=503, title="Data folder not writable"):
-    """Part of the data folder cannot be written: wrong owner, read-only, or full disk.
-
-    Attributes:
-        hint: How the operator can fix it.
-    """
+    """Part of the data folder cannot be written: wrong owner, read-only, or full disk."""
 
     def __init__(self, folder: Path, cause: OSError) -> None:
         super().__init__(

@@ -109,12 +109,9 @@ _MAX_ARENAS = 2
 
 
 def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
-    """Lower the priority of this thread and of the threads that it starts.
+    """Lower the priority of this thread and of the threads that it starts, by default to the lowest.
 
     Does nothing where threads have no priority (outside Linux) or a sandbox forbids the call.
-
-    Args:
-        increment: Niceness to add; the default gives the lowest priority.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()

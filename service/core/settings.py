@@ -375,11 +375,7 @@ def _with_driver(url: str) -> str:
 
 
 def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]) -> str:
-    """Name a setting's environment variable.
-
-    Args:
-        location: Location in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
-    """
+    """Name a setting's environment variable, given its location in pydantic's ``ValidationError``."""
     names: list[str] = []
     model: type[BaseModel] | None = settings_class
     for part in location:
@@ -392,11 +388,7 @@ def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]
 
 
 def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: str) -> str | None:
-    """Explain an unknown variable; None for settings and other programs' variables.
-
-    Args:
-        name: Variable name, in upper case.
-    """
+    """Explain an unknown variable (in upper case); None for settings and other programs' variables."""
     if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
         return None
     valid = set(_variable_names(settings_class))

@@ -32,11 +32,7 @@ def make_slug(name: str) -> str:
 
 
 def unused_slug(name: str, is_used: Callable[[str], bool]) -> str:
-    """Derive a slug from a name, with the first number that makes it unique.
-
-    Args:
-        is_used: Whether another domain has this slug or name.
-    """
+    """Derive a slug from a name, with the first number that makes it unique."""
     slug, number = make_slug(name), 1
     candidate = slug
     while is_used(candidate):

@@ -55,11 +55,7 @@ def use_request_id(value: str | None) -> Iterator[None]:
 
 
 def start_tracing(endpoint: str | None, service: str) -> None:
-    """Send this process's spans to a collector.
-
-    Args:
-        endpoint: URL of the collector, such as ``http://collector:4318``; None: trace nothing.
-    """
+    """Send this process's spans to a collector such as ``http://collector:4318``; None: trace nothing."""
     if endpoint is None or _tracer is not None:
         return
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -92,11 +88,7 @@ def is_tracing() -> bool:
 
 @contextmanager
 def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
-    """Record an HTTP request as a span in the trace that its ``traceparent`` names.
-
-    Args:
-        headers: Headers by lower-case name.
-    """
+    """Record an HTTP request as a span in the trace that its ``traceparent`` names, among lower-case headers."""
     from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -111,11 +103,7 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
 
 
 def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Mapping[str, Any]) -> None:
-    """Record a span and its consecutive stages, which have just ended, below the current span.
-
-    Args:
-        stages: Stages in order, each with its name and milliseconds.
-    """
+    """Record a span and its consecutive stages (names and milliseconds), which have just ended."""
     if _tracer is None:
         return
     from opentelemetry import trace

@@ -22,7 +22,6 @@ from service.catalog.task_names import read_task_names
 from service.library.recall_cells import RecallCells, read_recall_cells
 from service.library.recall_matrix import (
     FEW_QUERIES,
-    GALLERIES,
     difference_interval,
     domain_losses,
     is_frozen,
@@ -38,7 +37,7 @@ _GALLERIES: Mapping[AlertKind, Gallery] = {"forgetting_local": "local", "forgett
 
 def evaluate_alerts() -> None:
     """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe."""
-    lost = dict(_lost_recall(until_served(read_recall_cells(GALLERIES))))
+    lost = dict(_lost_recall(until_served(read_recall_cells())))
     with session_scope() as session:
         known = dict(session.execute(select(Alert.open_key, Alert.value)).all())
     if known == {key: loss.loss for key, (_, loss) in lost.items()}:

@@ -27,13 +27,7 @@ _LOCK_SECONDS = 1.0  # short, because the maintenance thread also reports its wo
 
 @dataclass(frozen=True)
 class StorageUsage:
-    """What a task occupies in the index.
-
-    Attributes:
-        vectors: Number of stored vectors, including deleted ones.
-        deleted: Number of deleted vectors.
-        bytes: Size of all segments and tombstones.
-    """
+    """What a task occupies in the index: vectors including deleted ones, and bytes of segments and tombstones."""
 
     task_id: str
     name: str
@@ -49,15 +43,7 @@ class StorageUsage:
 
 
 def storage_usage(task: str | None = None) -> list[StorageUsage]:
-    """Measure the storage of each task, in learned order.
-
-    Args:
-        task: ID or name of a single task; None: all tasks.
-
-    Raises:
-        NotFound: The task does not exist or has no shard.
-        Unavailable: The index cannot be read.
-    """
+    """Measure the storage of each task, or of one by ID or name (raise NotFound), in learned order."""
     manifest = index_manifest.read_manifest()
     with session_scope() as session:
         if task is None:
@@ -72,14 +58,10 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
 
 
 def compact(task_id: str) -> StorageUsage:
-    """Copy a task's remaining vectors into one new segment, without affecting searches.
+    """Copy a task's remaining vectors into one new segment, without affecting searches; raise NotFound.
 
     A task without vectors keeps an empty shard and its position. Processes may still be reading the replaced segments,
     so these stay for an hour, until the next :func:`sweep_index`. An interrupted compaction can be repeated.
-
-    Raises:
-        NotFound: The task has no shard.
-        Unavailable: A file cannot be read or written.
     """
     (before,) = storage_usage(task_id)
     try:
@@ -97,12 +79,7 @@ def sweep_index() -> bool:
     Nothing is deleted during training, because its worker reads the snapshot that it started with.
 
     Returns:
-        False if another writer holds the index lock, such as a compaction, which takes minutes: nothing was deleted,
-        and a
-            later call tries again.
-
-    Raises:
-        Unavailable: The catalog or the index is unreachable.
+        False if another writer holds the index lock, such as a compaction, which takes minutes: try again later.
     """
     if _is_training():
         return True
@@ -121,9 +98,6 @@ def sweep_frame_caches() -> int:
 
     A worker deletes its task's frame caches when the task is ready. Others are left by failed and cancelled tasks,
     rejected copies and killed workers.
-
-    Raises:
-        Unavailable: The catalog is unreachable, or a file cannot be deleted.
     """
     old = {path.stem for path in settings().cache_dir.glob("*/*.npy") if _is_old(path)}
     try:

@@ -52,13 +52,9 @@ _IDS = select(Video.vector_id, Video.id)
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
-    """Delete videos. Idempotent.
-
-    Args:
-        task_id: Delete only videos of this task; None: of any task.
+    """Delete videos; with ``task_id``, only that task's (raise NotFound). Idempotent.
 
     Raises:
-        NotFound: The task does not exist.
         Unavailable: The index or the catalog cannot be written, or a file cannot be deleted; the request can be
             repeated.
     """
@@ -102,7 +98,6 @@ def delete_task(task_id: str) -> DeletionResult:
     Raises:
         NotFound: The task does not exist.
         Conflict: The task is unfinished.
-        Unavailable: As for :func:`delete_videos`.
     """
     with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)
@@ -191,11 +186,7 @@ def _remove(
 
 
 def _delete_files(video_ids: Iterable[str]) -> None:
-    """Delete the files of deleted videos, including those left by other deletions.
-
-    Raises:
-        Unavailable: A file of one of these videos cannot be deleted.
-    """
+    """Delete the files of deleted videos, including those left by other deletions; raise Unavailable."""
     failed = remove_deleted_files()
     if failed and (error := next((failed[video] for video in video_ids if video in failed), None)):
         raise Unavailable(

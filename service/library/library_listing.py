@@ -61,20 +61,13 @@ def list_tasks(
     cursor: str | None = None,
     limit: int | None = None,
 ) -> TaskPage:
-    """List a page of tasks.
+    """List a page of tasks; raise NotFound for an unknown domain.
 
     Args:
-        state: Only tasks in one of these states.
-        kind: Only domains, or only appends.
         into: Only appends to this domain (name or ID).
-        method: Only tasks with this learning method.
         text: Only tasks whose name or ID contains this text, case-insensitive; an append has its domain's name.
         searched: Only domains that the served release searches, or only those that it does not; None: both.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; ``-`` in front reverses it.
-        limit: Maximum number of tasks; None: all.
-
-    Raises:
-        NotFound: The domain does not exist.
     """
     query = select(Task)
     if state:
@@ -117,18 +110,13 @@ def list_releases(
     cursor: str | None = None,
     limit: int = 100,
 ) -> ReleasePage:
-    """List a page of releases.
+    """List a page of releases; raise NotFound for an unknown task.
 
     Args:
         task: Only the release learned by this task (name or ID).
         kind: Only releases with this kind of encoder.
-        method: Only releases with this learning method.
         current: Only the served release, or only the others.
         sort: ``learned`` (order of learning), ``created`` or ``bytes``; ``-`` in front reverses it.
-
-    Raises:
-        NotFound: The task does not exist.
-        Unavailable: The index manifest or the catalog cannot be read.
     """
     served = index_manifest.read_manifest().served
     given = {"kind": kind, "method": method}
@@ -164,11 +152,9 @@ def list_shards(
     """List a page of published shards.
 
     Args:
-        degraded: Why tasks cannot be searched, by task ID, from this process's search snapshot. Differences between the
-            manifest and the catalog are added.
+        degraded: As for :func:`library_status`.
         text: Only shards whose domain name or ID contains this text (case-insensitive).
         sort: ``created``, ``count`` or ``bytes``; ``-`` in front reverses it.
-        limit: Maximum number of shards; None: all.
     """
     manifest, errors = published_manifest()
     query = select(Shard)

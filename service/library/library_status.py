@@ -24,7 +24,7 @@ from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release,
 from service.catalog.task_names import read_task_names
 from service.core.settings import settings
 from service.library.alerts import count_open_alerts, open_alerts
-from service.library.recall_cells import LearnedTask, read_learned_tasks
+from service.library.recall_cells import read_learned_tasks
 from service.library.release_serving import pinned_release
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker
@@ -61,7 +61,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
             .order_by(Task.position)
         ).all()
         active, failed = _unfinished(session)
-        syncs = _syncs_version(session)
+        syncs = _digest(map(tuple, session.execute(select(*Sync.__table__.columns).order_by(Sync.id))))
         reasons = shard_faults(shards, manifest, errors) | dict(degraded or {})
         names = read_task_names(session, reasons)
         pinned = pinned_release(session, manifest)
@@ -83,7 +83,11 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         domains=len(with_videos),
         searchable_domains=len(searched),
         trained_domains=sum(task.trained for task in with_videos),
-        first_domains=_first_domains(searched, vectors),
+        first_domains=[
+            DomainVectors(task_id=task.id, task=task.name, vectors=vectors[task.id])
+            for task in searched
+            if vectors.get(task.id)
+        ][:MAX_FIRST_DOMAINS],
         active=active,
         failed=failed,
         videos=videos,
@@ -162,10 +166,6 @@ def _tasks_version(session: Session) -> str:
     return _digest(map(tuple, rows))
 
 
-def _syncs_version(session: Session) -> str:
-    return _digest(map(tuple, session.execute(select(*Sync.__table__.columns).order_by(Sync.id))))
-
-
 def _digest(rows: Iterable[object]) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for row in rows:
@@ -202,11 +202,3 @@ def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None
         for task in task_details(session, [*active, *failed])
     ]
     return details[: len(active)], details[-1] if failed else None
-
-
-def _first_domains(tasks: Sequence[LearnedTask], vectors: Mapping[str, int]) -> list[DomainVectors]:
-    return [
-        DomainVectors(task_id=task.id, task=task.name, vectors=vectors[task.id])
-        for task in tasks
-        if vectors.get(task.id)
-    ][:MAX_FIRST_DOMAINS]

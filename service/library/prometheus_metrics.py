@@ -81,12 +81,7 @@ REGISTRY.register(_CatalogCollector())
 
 
 def _gauge(name: str, text: str, labels: str, values: Mapping[Any, float]) -> GaugeMetricFamily:
-    """Create a gauge.
-
-    Args:
-        labels: Names of its labels, separated by spaces.
-        values: Values by label, or by a tuple of several labels.
-    """
+    """Create a gauge from values by label, or by a tuple of several labels (names separated by spaces)."""
     gauge = GaugeMetricFamily(f"cinestrata_{name}", text, labels=labels.split())
     for key, value in values.items():
         gauge.add_metric([key] if isinstance(key, str) else key, value)

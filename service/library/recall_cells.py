@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -15,13 +14,13 @@ from cachetools import LRUCache, cached
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.choice_types import Gallery, QueryMode
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_counts
 from service.catalog.tables import Recall, Task
 from service.core.settings import settings
 
-_MAX_GALLERIES = 4  # a gallery of 1,000 domains takes 12 MB
+GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
 _FETCHED_ROWS = 20_000
 
 
@@ -68,29 +67,28 @@ class RecallCells:
         mode: Query mode in which the newest release is served and was measured.
         releases: The rows: tasks whose releases were measured, in learned order.
         tasks: The columns: tasks with queries, in learned order.
-        galleries: Cells by gallery.
     """
 
     version: str
     mode: QueryMode
     releases: tuple[LearnedTask, ...]
     tasks: tuple[LearnedTask, ...]
-    galleries: dict[str, GalleryCells]
+    galleries: dict[Gallery, GalleryCells]
 
-    def matrix(self, gallery: str) -> npt.NDArray[np.float64]:
+    def matrix(self, gallery: Gallery) -> npt.NDArray[np.float64]:
         """Select Recall@1 of the measured releases on the tasks ``[R, T]``; NaN where undefined."""
         return self._select(self.galleries[gallery].r1)
 
-    def queries(self, gallery: str) -> npt.NDArray[np.int64]:
+    def queries(self, gallery: Gallery) -> npt.NDArray[np.int64]:
         """Select the number of queries behind each cell of :meth:`matrix`."""
         return self._select(self.galleries[gallery].queries)
 
-    def when_learned(self, gallery: str) -> npt.NDArray[np.float64]:
+    def when_learned(self, gallery: Gallery) -> npt.NDArray[np.float64]:
         """Select each task's Recall@1 with the release that learned it ``[T]``; NaN where it was not measured."""
         orders = [task.order for task in self.tasks]
         return np.asarray(self.galleries[gallery].r1[orders, orders])
 
-    def square(self, gallery: str) -> npt.NDArray[np.float64]:
+    def square(self, gallery: Gallery) -> npt.NDArray[np.float64]:
         """Select Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
         orders = sorted({task.order for task in (*self.releases, *self.tasks)})
         return np.asarray(_lower(self.galleries[gallery].r1)[np.ix_(orders, orders)])
@@ -154,16 +152,12 @@ def read_measures_version() -> str:
         return read_learned_tasks(session)[1]
 
 
-def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
-    """Read the cells of some galleries; unchanged ones come from memory.
-
-    Args:
-        galleries: Galleries to read. The local one is always included, because it defines rows and columns.
-    """
+def read_recall_cells() -> RecallCells:
+    """Read the cells of all galleries; unchanged ones come from memory. The local one defines rows and columns."""
     with session_scope() as session:
         tasks, version = read_learned_tasks(session)
         orders = tasks[-1].order if tasks else 0
-        read = {name: _read_gallery(session, name, version, orders) for name in {"local", *galleries}}
+        read = {gallery: _read_gallery(session, gallery, version, orders) for gallery in GALLERIES}
         mode = session.scalar(select(Recall.mode).order_by(Recall.release_order.desc()).limit(1))
     measured = ~np.isnan(_lower(read["local"].r1)[1:])
     by_order = {task.order: task for task in tasks}
@@ -191,11 +185,11 @@ def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) 
 
 
 @cached(
-    LRUCache(_MAX_GALLERIES),
+    LRUCache(len(GALLERIES)),
     key=lambda session, gallery, version, orders: (settings().database_url, gallery, version),
     lock=threading.Lock(),
 )
-def _read_gallery(session: Session, gallery: str, version: str, orders: int) -> GalleryCells:
+def _read_gallery(session: Session, gallery: Gallery, version: str, orders: int) -> GalleryCells:
     size = orders + 1
     cells = GalleryCells(
         np.full((size, size), np.nan),

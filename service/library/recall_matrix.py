@@ -31,6 +31,7 @@ from models.forgetting_measures import backward_forgetting, forgetting_rate, har
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Task
 from service.library.recall_cells import (
+    GALLERIES,
     LearnedTask,
     RecallCells,
     nullable,
@@ -39,7 +40,6 @@ from service.library.recall_cells import (
 )
 from service.storage.index_manifest import published_manifest
 
-GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
 FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider than 40 points
 DEFAULT_ROWS = 50
 DEFAULT_DOMAINS = 100
@@ -70,17 +70,15 @@ def read_recall_matrix(
     """Read a window of the recall matrix, and the measures of the whole matrix.
 
     Args:
-        rows: Maximum number of releases.
         first_release: First row, counted from 1; None: the window ends with the newest release.
         first_domain: First column, counted from 1.
-        domains: Maximum number of columns.
     """
-    cells = read_recall_cells(GALLERIES)
+    cells = read_recall_cells()
     served = until_served(cells)
     first_row = max(len(cells.releases) - rows, 0) if first_release is None else first_release - 1
     window = slice(first_row, first_row + rows), slice(first_domain - 1, first_domain - 1 + domains)
     releases, shown = cells.releases[window[0]], cells.tasks[window[1]]
-    served_recall = read_served_recall(served)
+    served_recall = _served_recall(served)
     zero_shot = cells.galleries["local"].r1[0]
     over_time = {
         gallery: query_mean(cells.matrix(gallery), cells.queries(gallery)) for gallery in ("local", "global")
@@ -139,15 +137,12 @@ def recall_figures(cell: Recall) -> RecallFigures:
     return RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high)
 
 
-def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
+def read_served_recall() -> ServedRecall:
     """Compute the served release's recall on the domains that it has learned.
 
     Means are weighted by queries: a large and a tiny domain together have nearly the large one's recall.
-
-    Args:
-        served: Cells of all galleries, see :func:`until_served`; read if None.
     """
-    return _served_recall(served or until_served(read_recall_cells(GALLERIES)))
+    return _served_recall(until_served(read_recall_cells()))
 
 
 def until_served(cells: RecallCells) -> RecallCells:
@@ -170,7 +165,7 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
         domains=len(cells.tasks),
         domains_with_few_queries=int(((queries > 0) & (queries < FEW_QUERIES)).sum()),
         recall={gallery: _share(cells, gallery) for gallery in GALLERIES},
-        loss=measured_losses(cells),
+        loss={gallery: _measured_loss(cells, gallery) for gallery in GALLERIES},
         router_accuracy=None if accuracy is None else _measured_share(accuracy, int(union.routable[newest])),
         unfound_domains=len(unfound),
         unfound=unfound[:_NAMED],
@@ -179,7 +174,7 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
     )
 
 
-def _share(cells: RecallCells, gallery: str) -> MeasuredShare | None:
+def _share(cells: RecallCells, gallery: Gallery) -> MeasuredShare | None:
     row, queries = cells.matrix(gallery)[-1:], cells.queries(gallery)[-1:]
     count = int(queries.sum())
     return _measured_share(float(query_mean(row, queries)[0]), count) if count else None
@@ -190,7 +185,7 @@ def _measured_share(share: float, queries: int) -> MeasuredShare:
     return MeasuredShare(share=share, queries=queries, low=low, high=high)
 
 
-def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
+def _unfound(cells: RecallCells, gallery: Gallery) -> list[UnfoundDomain]:
     """List the domains in which no query ranks its video first in a gallery, most queries first."""
     row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
     columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
@@ -201,19 +196,10 @@ def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
 
 
 def last_served_order(session: Session, manifest: Manifest) -> int | None:
-    """Find the learned order of the last domain that is searched; None if all learned domains are.
-
-    Args:
-        manifest: Manifest of the index, which tells whether a release is pinned.
-    """
+    """Find the learned order of the last domain that is searched; None if all learned domains are."""
     if manifest.pinned is None:
         return None
     return session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))
-
-
-def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
-    """Compute the loss in each gallery; None before the second domain, or if nothing was measured."""
-    return {gallery: _measured_loss(cells, gallery) for gallery in GALLERIES}
 
 
 def domain_losses(cells: RecallCells, gallery: Gallery) -> list[DomainLoss]:
@@ -241,7 +227,7 @@ def domain_losses(cells: RecallCells, gallery: Gallery) -> list[DomainLoss]:
     ]
 
 
-def is_frozen(cells: RecallCells, gallery: str) -> bool:
+def is_frozen(cells: RecallCells, gallery: Gallery) -> bool:
     """Check whether ranks cannot change: pinned queries in their own shard."""
     return cells.mode == "pinned" and gallery == "local"
 
@@ -265,7 +251,7 @@ def _measured_loss(cells: RecallCells, gallery: Gallery) -> MeasuredLoss | None:
     )
 
 
-def _changed_domains(cells: RecallCells, gallery: str) -> set[int]:
+def _changed_domains(cells: RecallCells, gallery: Gallery) -> set[int]:
     """Find the domains, by learned order, whose queries differ between the two releases."""
     newest = cells.releases[-1].order
     query_sets = defaultdict[int, set[str | None]](set)
@@ -284,12 +270,7 @@ def _changed_domains(cells: RecallCells, gallery: str) -> set[int]:
 
 
 def wilson_interval(share: float, queries: int) -> tuple[float, float]:
-    """Compute the 95 % interval of a share: Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927).
-
-    Args:
-        share: Measured share, 0..1.
-        queries: Number of queries, at least 1.
-    """
+    """Compute the 95 % interval of a share, 0..1: Wilson, "Probable inference" (J. Am. Stat. Assoc. 1927)."""
     spread = _Z * _Z / queries
     center = (share + spread / 2) / (1 + spread)
     margin = sqrt(max(0.0, share * (1 - share) / queries + spread / (4 * queries))) * _Z / (1 + spread)
@@ -299,12 +280,8 @@ def wilson_interval(share: float, queries: int) -> tuple[float, float]:
 def difference_interval(before: float, after: float, queries: int) -> tuple[float, float]:
     """Compute the 95 % interval of ``before - after``: Newcombe, method 10 (Statistics in Medicine 1998).
 
-    Treats the shares as independent samples of equally many queries. For shares of the same queries, the interval is
-    too wide rather than too narrow.
-
-    Args:
-        before, after: Measured shares, 0..1.
-        queries: Number of queries behind each share, at least 1.
+    Treats the shares, 0..1, as independent samples of equally many queries. For shares of the same queries, the
+    interval is too wide rather than too narrow.
     """
     (low, high), (later_low, later_high) = wilson_interval(before, queries), wilson_interval(after, queries)
     difference = before - after

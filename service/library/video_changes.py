@@ -23,7 +23,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
@@ -42,21 +41,13 @@ from service.library.video_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task, record
 
-log = structlog.get_logger(__name__)
 
-
-def edit_video(
-    video_id: str, patch: VideoPatch, *, expected_tag: str | None = None, caller: str = ""
-) -> VideoDetails:
-    """Change a video's captions, metadata or transcript. Idempotent.
+def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = None) -> VideoDetails:
+    """Change a video's captions, metadata or transcript, and return its details. Idempotent.
 
     Args:
         patch: Changes; only fields that are set apply.
         expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition.
-        caller: Identity of the caller, for the log.
-
-    Returns:
-        The video after the edit.
 
     Raises:
         NotFound: The video does not exist.
@@ -80,36 +71,29 @@ def edit_video(
         if "metadata" in patch.model_fields_set:
             metadata = _merge(video.extra, patch.metadata) if patch.metadata is not None else {}
         captions, cues = validate_edit(captions, metadata, transcript or ())
-        changed = {
-            field: is_changed
-            for field, is_changed in (
-                ("captions", captions != video.captions),
-                ("metadata", metadata != video.extra),
-                ("transcript", transcript is not None and cues != stored),
-            )
-            if is_changed
+        is_changed = {
+            "captions": captions != video.captions,
+            "metadata": metadata != video.extra,
+            "transcript": transcript is not None and cues != stored,
         }
+        changed = [field for field, differs in is_changed.items() if differs]
         if changed:
             video.captions, video.extra, video.replaced_at = captions, metadata, None
-            if "transcript" in changed:
+            if is_changed["transcript"]:
                 store_transcripts(session, {video.vector_id: cues})
             count_edit(
                 session,
                 task.target_id or task.id,
                 [video.vector_id],
-                captions="captions" in changed,
-                metadata="metadata" in changed,
+                captions=is_changed["captions"],
+                metadata=is_changed["metadata"],
             )
             message = f"{' and '.join(changed).capitalize()} of video {video_id} were edited."
-            record(
-                session, task.id, "log", {"message": message, "video_id": video_id, "edited": list(changed)}
-            )
-            record_change(session, "video.edit", video_id, {"task": task.id, "fields": list(changed)})
+            event = {"message": message, "video_id": video_id, "edited": changed}
+            record(session, task.id, "log", event)
+            record_change(session, "video.edit", video_id, {"task": task.id, "fields": changed})
             session.flush()
-        details = read_video(session, video_id)
-    if changed:
-        log.info("video_edited", video=video_id, task=task.id, fields=list(changed), caller=caller)
-    return details
+        return read_video(session, video_id)
 
 
 def entity_tag(video: VideoDetails) -> str:
@@ -212,11 +196,9 @@ def list_feedback(
     cursor: str | None = None,
     limit: int = 100,
 ) -> FeedbackPage:
-    """List a page of feedback.
+    """List a page of feedback, on a video, with a text in the query (case-insensitive), or from a caller.
 
     Args:
-        video_id: Only on this video.
-        text: Only for queries containing this text (case-insensitive).
         caller: Only from this user or key.
         own: Only from the current actor.
         sort: ``time`` (oldest first) or ``-time``.
@@ -247,14 +229,7 @@ def list_feedback(
 
 
 def take_back(feedback_id: int, *, own: bool = False) -> None:
-    """Delete a feedback entry.
-
-    Args:
-        own: Whether other callers' entries count as missing.
-
-    Raises:
-        NotFound: There is no such entry.
-    """
+    """Delete a feedback entry; raise NotFound, with ``own`` also for other callers' entries."""
     with session_scope(write=True) as session:
         query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]
         query = query.where(Feedback.id == feedback_id)
@@ -291,13 +266,10 @@ def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
 def _require_room(session: Session, actor: Actor, video: int) -> None:
     """Refuse a caller who has the maximum number of entries, in total or on one video."""
     given = _of_caller(select(func.count()).select_from(Feedback), actor)
-    on_video, limit_on_video = (
-        given.where(Feedback.video_vector_id == video),
-        request_limits.MAX_FEEDBACK_ON_A_VIDEO,
-    )
+    on_video = given.where(Feedback.video_vector_id == video)
     for count, limit, where in (
         (given, request_limits.MAX_FEEDBACK, ""),
-        (on_video, limit_on_video, " on this video"),
+        (on_video, request_limits.MAX_FEEDBACK_ON_A_VIDEO, " on this video"),
     ):
         if (session.scalar(count) or 0) >= limit:
             raise InvalidInput.at(

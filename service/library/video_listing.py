@@ -35,16 +35,13 @@ def list_videos(
     cursor: str | None = None,
     limit: int = 100,
 ) -> VideoPage:
-    """List a page of videos.
+    """List a page of videos; raise NotFound for an unknown task.
 
     Args:
         task: Only videos in this task (name or ID) and in appends to its domain; None: in all tasks.
         split: Only videos with this effective split; ``train`` includes those of a fold.
         text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.
-
-    Raises:
-        NotFound: The task does not exist.
     """
     query = select(Video)
     if status is not None:
@@ -77,11 +74,7 @@ def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[
 
 
 def get_video(video_id: str) -> VideoDetails:
-    """Look up a video's details.
-
-    Raises:
-        NotFound: The video does not exist.
-    """
+    """Look up a video's details; raise NotFound."""
     with session_scope() as session:
         return read_video(session, video_id)
 
@@ -126,11 +119,7 @@ def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
 
 
 def thumbnail_path(video_id: str) -> Path:
-    """Find the thumbnail file of a video.
-
-    Raises:
-        NotFound: The video is unknown, rejected or not probed yet.
-    """
+    """Find the thumbnail file of a video; raise NotFound, also if it is rejected or not probed yet."""
     video_file(video_id)  # a requested ID becomes a path only if the catalog has it
     path = library_files.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
@@ -139,11 +128,7 @@ def thumbnail_path(video_id: str) -> Path:
 
 
 def stream_path(video_id: str) -> Path:
-    """Find a video's file.
-
-    Raises:
-        NotFound: The video is unknown, or its file no longer exists.
-    """
+    """Find a video's file; raise NotFound."""
     try:
         return library_files.resolve_video_path(video_file(video_id)[0])
     except (MediaError, OSError) as error:
@@ -154,11 +139,7 @@ def stream_path(video_id: str) -> Path:
 
 
 def video_file(video_id: str) -> tuple[str, str | None, str | None]:
-    """Look up a video's URI as stored in the catalog, which may contain a token, its container and its codec.
-
-    Raises:
-        NotFound: The video is unknown.
-    """
+    """Look up a video's URI in the catalog, which may contain a token, its container and its codec; raise NotFound."""
     query = select(Video.uri, Video.container, Video.codec).where(Video.id == video_id)
     with session_scope() as session:
         row = session.execute(query).one_or_none()

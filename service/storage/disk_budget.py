@@ -27,16 +27,13 @@ _DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
 
 
 def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = False) -> None:
-    """Refuse videos that do not fit on the data folder's disk, before anything is stored.
+    """Refuse videos that do not fit on the data folder's disk, before anything is stored; raise InsufficientStorage.
 
     Pending videos in unfinished tasks count, too.
 
     Args:
         files_bytes: Bytes of files that the request itself stores.
         is_append: Whether the videos are appended to a learned domain, which writes no release.
-
-    Raises:
-        InsufficientStorage: The disk has less free space than the videos will need.
     """
     with session_scope() as session:
         pending = session.scalar(
@@ -56,9 +53,6 @@ def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
 
     Sampled frames dominate; they are deleted when the task is ready. Vectors and releases are assumed to be as large as
     the library's, if it has any.
-
-    Args:
-        is_append: Whether the videos are appended to a learned domain, which writes no release.
     """
     shard_bytes, release_bytes = _index_bytes(settings().index_dir)
     per_video = (

@@ -28,20 +28,12 @@ _REPORT_SECONDS = 1.0
 
 
 def is_published(task_id: str) -> bool:
-    """Check whether the manifest lists a shard for the task.
-
-    Raises:
-        Unavailable: The manifest cannot be read.
-    """
+    """Check whether the manifest lists a shard for the task; raise Unavailable."""
     return task_id in read_manifest().shards
 
 
 def stored_ids(task_id: str, ids: Ids) -> Ids:
-    """Select the vector IDs that a task's shard stores, deleted ones included; empty without a shard.
-
-    Raises:
-        Unavailable: The manifest or the IDs of the shard cannot be read.
-    """
+    """Select the vector IDs that a task's shard stores, deleted ones included; raise Unavailable."""
     if not settings().index_dir.exists():
         return ids[:0]
     try:
@@ -51,11 +43,7 @@ def stored_ids(task_id: str, ids: Ids) -> Ids:
 
 
 def read_manifest() -> Manifest:
-    """Read the manifest; an empty one if there is no index yet.
-
-    Raises:
-        Unavailable: The manifest cannot be read.
-    """
+    """Read the manifest, an empty one if there is no index yet; raise Unavailable."""
     if not settings().index_dir.exists():
         return Manifest.empty()
     try:
@@ -86,12 +74,9 @@ def _read_version(folder: Path, signature: tuple[int, ...]) -> Manifest:
 
 
 def require_manifest(published: Manifest) -> None:
-    """Refuse an empty manifest for a library that is not empty.
+    """Refuse an empty manifest for a library with published tasks; raise ManifestError.
 
     Otherwise, the next published task would start a new manifest, which lacks the existing shards.
-
-    Raises:
-        ManifestError: The manifest lists no release, and the catalog has published tasks.
     """
     if published.release is not None:
         return
@@ -143,14 +128,7 @@ def index_lock(
 
 
 def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
-    """Open the library's shard store. It connects to a server only when a row is read.
-
-    Args:
-        device: Device that scans shard files.
-
-    Raises:
-        DeviceMissing: The device does not exist.
-    """
+    """Open the library's shard store, which connects to a server only when a row is read; raise DeviceMissing."""
     remote = None
     if configured.milvus.uri:
         token = configured.milvus.token

@@ -16,9 +16,6 @@ def library_backbone(of: Settings | None = None) -> str:
     """Choose the configured backbone, or else the library's, or the default for a new library.
 
     A library keeps its first backbone, because vectors from different backbones are not comparable.
-
-    Args:
-        of: Settings of the library; by default the process's.
     """
     chosen = of or settings()
     if chosen.backbone is not None:

@@ -45,11 +45,7 @@ def normalize_uri(uri: str) -> str:
 
 
 def resolve_video_path(uri: str) -> Path:
-    """Resolve a video's URI to its file.
-
-    Raises:
-        MediaError: The file is outside the media root or, for an upload, outside the uploads folder.
-    """
+    """Resolve a video's URI to its file; raise MediaError outside the media root or the uploads folder."""
     if uri.startswith(UPLOAD_SCHEME):
         inside = uri.removeprefix(UPLOAD_SCHEME)
         if inside.startswith(("/", "file:")):
@@ -69,11 +65,7 @@ def recall_cache_path() -> Path:
 
 
 def require_writable(*folders: Path) -> None:
-    """Create each missing folder, and create and remove a file in each.
-
-    Raises:
-        DataFolderNotWritable: A folder cannot be written; the error names it.
-    """
+    """Create each missing folder, and a file in each for a moment; raise DataFolderNotWritable."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,10 +89,10 @@ MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
 
 
 def check_video_uri(uri: str) -> None:
-    """Check that a URI names a local file or a file in an allowed source, without contacting the source.
+    """Check that a URI names an existing local file or a file in an allowed source, without contacting the source.
 
     Raises:
-        MediaError: The URI is malformed, its source is not allowed, or its local file does not exist.
+        MediaError: It does not.
     """
     if is_source_uri(uri):
         _parse_file(uri)
@@ -111,9 +103,6 @@ def check_video_uri(uri: str) -> None:
 @contextmanager
 def local_video(uri: str) -> Iterator[Path]:
     """Provide a local file with a video's content, which exists during the ``with`` block.
-
-    Args:
-        uri: The video's URI, as in the catalog.
 
     Raises:
         MediaError: The video cannot be used; probing rejects it.
@@ -168,10 +157,7 @@ class SourceReader:
     def list_files(
         self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[ListedFile]:
-        """List all files below an object store folder.
-
-        Args:
-            report_progress: Called after each page of the listing.
+        """List all files below an object store folder, and report progress after each page.
 
         Raises:
             MediaError: The folder is on a web server, or access is denied.
@@ -187,11 +173,7 @@ class SourceReader:
     def read(
         self, uri: SourceUri, max_bytes: int, report_progress: Callable[[], object] = lambda: None
     ) -> bytes:
-        """Read a small file.
-
-        Args:
-            max_bytes: Maximum size of the file.
-            report_progress: Called after each part of the content.
+        """Read a small file, and report progress after each part.
 
         Raises:
             MediaError: The file does not exist, is forbidden, or is larger than ``max_bytes``.

@@ -36,18 +36,9 @@ log = structlog.get_logger(__name__)
 
 
 def delete_unneeded_frames(contents: Collection[str]) -> int:
-    """Delete the frame caches of contents that no unfinished task's video has. Idempotent.
+    """Delete the frame caches of contents (hashes) that no unfinished task's video has, and return how many.
 
-    If a cache is deleted before the catalog has its video's content, the job decodes the video again.
-
-    Args:
-        contents: Content hashes of videos.
-
-    Returns:
-        Number of files deleted.
-
-    Raises:
-        OSError: A file cannot be deleted.
+    If a cache is deleted before the catalog has its video's content, the job decodes the video again. Idempotent.
     """
     deleted = 0
     for chunk in id_chunks(sorted(contents)):
@@ -62,12 +53,7 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
 
 
 def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
-    """Schedule videos' files for deletion, in the transaction that deletes the videos.
-
-    Args:
-        session: The transaction, before the rows are deleted.
-        videos: Condition that selects the videos.
-    """
+    """Schedule videos' files for deletion, in the transaction that deletes the videos, before their rows are gone."""
     deleted = select(Video.id, Video.uri, Video.content_hash).where(videos)
     session.execute(insert(FileRemoval).from_select(["video_id", "uri", "content_hash"], deleted))
 
@@ -82,22 +68,15 @@ def _is_rejected_upload() -> ColumnElement[bool]:
 
 
 def register_rejected_uploads(session: Session, task_id: str) -> None:
-    """Schedule a task's rejected uploads for deletion, which spares those that a retry reads. Idempotent.
-
-    Args:
-        session: The transaction in which the task ends.
-        task_id: ID of the domain or the append.
-    """
+    """Schedule an ending task's rejected uploads for deletion, except those that a retry reads. Idempotent."""
     register_removals(session, (Video.task_id == task_id) & _is_rejected_upload())
 
 
 def remove_deleted_files() -> dict[str, str]:
     """Delete the scheduled files that belong to the library and that no other video needs.
 
-    No transaction is open while files are deleted. After a kill, a repeated call continues.
-
-    Returns:
-        Errors by video ID, for files that cannot be deleted. A later call tries again.
+    No transaction is open while files are deleted. After a kill, a repeated call continues. Returns errors by video ID,
+    for files that cannot be deleted; a later call tries again.
     """
     failed: dict[str, str] = {}
     last = 0

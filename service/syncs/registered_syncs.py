@@ -324,7 +324,7 @@ def _library() -> FollowedLibrary:
         list_sources=synced_files.list_sources,
         record_files=synced_files.record_files,
         get_video=video_listing.get_video,
-        edit_video=partial(video_changes.edit_video, caller="sync"),
+        edit_video=video_changes.edit_video,
         root=settings().media_root.resolve(),
     )
 

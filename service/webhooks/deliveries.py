@@ -12,9 +12,8 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import delete, exists, or_, select, update
@@ -45,11 +44,7 @@ _SWEEP_SECONDS = 600.0
 
 
 def due_endpoints() -> Sequence[str]:
-    """List the IDs of endpoints with due messages that no worker sends to, longest without a turn first.
-
-    Raises:
-        Unavailable: The catalog cannot be reached.
-    """
+    """List the IDs of endpoints with due messages that no worker sends to, longest without a turn first."""
     with session_scope() as session:
         at = now(session)
         is_due = exists().where(
@@ -69,15 +64,11 @@ def claim_turn(webhook_id: str) -> Lease | None:
         return acquire(session, "webhook", webhook_id, seconds=_LEASE_SECONDS)
 
 
-@dataclass(frozen=True)
-class _Message:
-    id: int
-    attempts: int
-    webhook_id: str
-    url: str
-    secret: str
-    message_id: str
-    body: str
+class _Attempt(NamedTuple):
+    """An attempt to send a message, as the catalog had it when the attempt began."""
+
+    message: Delivery
+    webhook: Webhook
     at: datetime
 
 
@@ -86,9 +77,6 @@ def send_next(webhook_id: str, lease: Lease) -> Answer | None:
 
     Returns:
         The answer; None if no message is due, the endpoint was removed or disabled, or the lease is lost.
-
-    Raises:
-        Unavailable: The catalog cannot be reached.
     """
     with session_scope(write=True) as session:
         at = now(session)
@@ -105,53 +93,45 @@ def send_next(webhook_id: str, lease: Lease) -> Answer | None:
             .order_by(Delivery.id)
             .limit(1)
         )
-        message = None if oldest is None else _begin_attempt(session, oldest, at)
-    return None if message is None else _send(message, is_test=False)
+        attempt = None if oldest is None else _begin_attempt(session, oldest, at)
+    return None if attempt is None else _send(attempt, is_test=False)
 
 
 def send_once(delivery_id: int) -> None:
     """Send a test message, whatever its endpoint's state, and do not repeat it."""
     with session_scope(write=True) as session:
-        message = _begin_attempt(session, delivery_id, now(session))
-    if message is not None:
-        _send(message, is_test=True)
+        attempt = _begin_attempt(session, delivery_id, now(session))
+    if attempt is not None:
+        _send(attempt, is_test=True)
 
 
-def _begin_attempt(session: Session, delivery_id: int, at: datetime) -> _Message | None:
+def _begin_attempt(session: Session, delivery_id: int, at: datetime) -> _Attempt | None:
     """Count an attempt; None if the message was given up or removed meanwhile."""
-    attempts = session.execute(
+    message = session.scalars(
         update(Delivery)
         .where(Delivery.id == delivery_id, Delivery.state == "pending")
         .values(attempts=Delivery.attempts + 1)
-        .returning(Delivery.attempts)
-        .execution_options(synchronize_session=False)
-    ).scalar_one_or_none()
-    if attempts is None:
-        return None
-    row = session.execute(
-        select(Delivery.webhook_id, Delivery.message_id, Delivery.payload, Webhook.url, Webhook.secret)
-        .join(Webhook, Webhook.id == Delivery.webhook_id)
-        .where(Delivery.id == delivery_id)
-    ).one()
-    return _Message(
-        delivery_id, attempts, row.webhook_id, row.url, row.secret, row.message_id, _body(row.payload), at
-    )
+        .returning(Delivery)
+    ).one_or_none()
+    return None if message is None else _Attempt(message, session.get_one(Webhook, message.webhook_id), at)
 
 
-def _send(message: _Message, *, is_test: bool) -> Answer:
-    at = message.at.astimezone(UTC)  # the library reads any time as UTC
+def _send(attempt: _Attempt, *, is_test: bool) -> Answer:
+    message, webhook = attempt.message, attempt.webhook
+    at = attempt.at.astimezone(UTC)  # the library reads any time as UTC
+    body = _body(message.payload)
     headers = {
         "webhook-id": message.message_id,
         "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": Signer(message.secret).sign(message.message_id, at, message.body),
+        "webhook-signature": Signer(webhook.secret).sign(message.message_id, at, body),
     }
-    answer = send_message(message.url, headers, message.body.encode())
+    answer = send_message(webhook.url, headers, body.encode())
     with session_scope(write=True) as session:
         _store(session, message, answer, is_test)
     if not answer.is_success:
         log.info(
             "webhook_attempt_failed",
-            webhook=message.webhook_id,
+            webhook=webhook.id,
             message=message.message_id,
             attempt=message.attempts,
             status=answer.status,
@@ -164,7 +144,7 @@ def _body(payload: dict[str, Any]) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -> None:
+def _store(session: Session, message: Delivery, answer: Answer, is_test: bool) -> None:
     # Lock rows in the same order as removing an endpoint does.
     webhook = session.scalars(
         select(Webhook).where(Webhook.id == message.webhook_id).with_for_update()
@@ -206,11 +186,7 @@ def _disabling_reason(answer: Answer) -> str | None:
 
 
 def sweep_deliveries() -> None:
-    """Give up messages not delivered after 7 days, and delete finished messages after that time.
-
-    Raises:
-        Unavailable: The catalog cannot be reached.
-    """
+    """Give up messages not delivered after 7 days, and delete finished messages after that time."""
     with session_scope(write=True) as session:
         limit = now(session) - RETENTION
         session.execute(delete(Delivery).where(Delivery.finished_at < limit))

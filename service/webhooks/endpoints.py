@@ -102,12 +102,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
-    """Queue a delivered or abandoned message again, with all of its attempts ahead.
-
-    Raises:
-        NotFound: The message does not exist.
-        Conflict: The message is pending.
-    """
+    """Queue a finished message again, with all of its attempts ahead; raise NotFound, or Conflict if it is pending."""
     with session_scope(write=True) as session:
         row = session.scalars(
             select(Delivery)
@@ -127,12 +122,7 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
 
 
 def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 50) -> DeliveryPage:
-    """List a page of an endpoint's messages, newest first.
-
-    Raises:
-        NotFound: The endpoint does not exist.
-        InvalidInput: The cursor is not from this list.
-    """
+    """List a page of an endpoint's messages, newest first; raise NotFound."""
     with session_scope() as session:
         _require(session, webhook_id)
         query = select(Delivery).where(Delivery.webhook_id == webhook_id)

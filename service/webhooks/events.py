@@ -25,10 +25,9 @@ log = structlog.get_logger(__name__)
 
 
 def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None:
-    """Store a message for each endpoint that receives an event.
+    """Store a message for each endpoint that receives an event, in the transaction of the change that it reports.
 
     Args:
-        session: Session of the change that the event reports.
         data: What happened, as JSON values without secrets.
     """
     webhooks = session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all()

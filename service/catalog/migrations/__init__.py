@@ -51,20 +51,12 @@ def alembic_config() -> Config:
 
 
 def upgrade(configured: Settings | None = None) -> None:
-    """Upgrade the catalog to the newest schema in one transaction. Concurrent calls are safe.
-
-    Args:
-        configured: Settings that name the database; None: this process's settings.
-
-    Raises:
-        Unavailable: The database cannot be reached.
-        Conflict: The schema belongs to another version.
-    """
+    """Upgrade the catalog to the newest schema, see :func:`upgrade_engine`."""
     upgrade_engine(engine(configured))
 
 
 def upgrade_engine(database: Engine) -> None:
-    """Upgrade the catalog behind an engine, see :func:`upgrade`.
+    """Upgrade the catalog behind an engine in one transaction. Concurrent calls are safe.
 
     Raises:
         Unavailable: The database cannot be reached.
@@ -87,7 +79,9 @@ def upgrade_engine(database: Engine) -> None:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
             if MigrationContext.configure(connection).get_current_revision() is None:
-                _create_tables(connection)
+                CATALOG_SCHEMA.create_all(connection, checkfirst=False)
+                connection.execute(insert(PositionCounter).values(id=1, last_position=0))
+                connection.execute(insert(EditCounter).values(id=1, last_edit=0))
                 command.stamp(config, "head")
                 return
             counters = _read_counters(connection)
@@ -98,21 +92,14 @@ def upgrade_engine(database: Engine) -> None:
                 raise
             _restore_counters(connection, counters)
     except OperationalError as error:
+        reason = str(error.orig).strip().partition("\n")[0]
         raise Unavailable(
-            f"The catalog database can't be reached ({_first_line(error)}); check CINESTRATA_DATABASE_URL.",
-            5,
+            f"The catalog database can't be reached ({reason}); check CINESTRATA_DATABASE_URL.", 5
         ) from error
 
 
 def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = None) -> None:
-    """Upgrade the catalog, waiting for a database that does not respond yet.
-
-    Args:
-        wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
-
-    Raises:
-        Unavailable: The database did not respond in this time.
-    """
+    """Upgrade the catalog, waiting for a database that does not respond yet; raise Unavailable after that time."""
     wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
     deadline = time.monotonic() + wait_seconds
     is_waiting = False
@@ -130,11 +117,7 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
 
 
 def require_newest_schema(connection: Connection) -> str:
-    """Check that a catalog has the newest schema, and return its revision.
-
-    Raises:
-        Conflict: Its revision is not the one that this version needs.
-    """
+    """Check that a catalog has the newest schema, and return its revision; raise Conflict."""
     current = MigrationContext.configure(connection).get_current_revision()
     scripts = ScriptDirectory.from_config(alembic_config())
     newest = scripts.get_current_head()
@@ -149,12 +132,6 @@ def require_newest_schema(connection: Connection) -> str:
         f"A newer version of Cinestrata has upgraded the catalog: its schema is {current}, and this version knows "
         f"{newest}. Use the newer version, or restore a snapshot from before the upgrade into a new data folder."
     )
-
-
-def _create_tables(connection: Connection) -> None:
-    CATALOG_SCHEMA.create_all(connection, checkfirst=False)
-    connection.execute(insert(PositionCounter).values(id=1, last_position=0))
-    connection.execute(insert(EditCounter).values(id=1, last_edit=0))
 
 
 @contextmanager
@@ -193,7 +170,3 @@ def _restore_counters(connection: Connection, counters: list[dict[str, Any]]) ->
         if counter["name"] in existing:
             connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), counter)
             connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), counter)
-
-
-def _first_line(error: OperationalError) -> str:
-    return str(error.orig).strip().partition("\n")[0]

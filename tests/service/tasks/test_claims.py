@@ -216,12 +216,12 @@ class TestEndings:
     def test_stopping_worker_releases_the_task(self, sqlite_catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
-            leases.request_stop()
+            leases.stopping.set()
             claim.tick()
             pytest.fail("tick() went on")
         row = _row(view.id)
         assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
-        leases.clear_stop_request()
+        leases.stopping.clear()
         assert lifecycle.claim_training(view.id, "again") is not None
 
     def test_signal_releases_the_task_and_propagates(
