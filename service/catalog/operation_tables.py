@@ -7,14 +7,10 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     CheckConstraint,
-    Float,
     ForeignKey,
     Index,
-    Integer,
     String,
-    Text,
     UniqueConstraint,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -74,7 +70,7 @@ class User(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     name: Mapped[str] = mapped_column(String(80))
     name_key: Mapped[str] = mapped_column(String(240), unique=True)
-    password_hash: Mapped[str | None] = mapped_column(Text)  # None: signs in at the provider
+    password_hash: Mapped[str | None]  # None: signs in at the provider
     issuer: Mapped[str | None] = mapped_column(String(255))
     subject: Mapped[str | None] = mapped_column(String(255))
     scope: Mapped[AccessScope] = mapped_column(String(8))
@@ -106,11 +102,11 @@ class Webhook(Base):
     __tablename__ = "webhooks"
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    url: Mapped[str] = mapped_column(Text)
+    url: Mapped[str]
     secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signing needs it in plain
     events: Mapped[list[str]] = mapped_column(StoredJson(list))
-    enabled: Mapped[bool] = mapped_column(Boolean)
-    reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
+    enabled: Mapped[bool]
+    reason: Mapped[str | None]  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
 
 
@@ -131,10 +127,10 @@ class Delivery(Base):
     event: Mapped[str] = mapped_column(String(32))
     payload: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict))
     state: Mapped[str] = mapped_column(String(16), default="pending")
-    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
-    status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last response
-    answer: Mapped[str | None] = mapped_column(Text)  # start of its body, or the error; untrusted
+    status: Mapped[int | None]  # HTTP status of the last response
+    answer: Mapped[str | None]  # start of its body, or the error; untrusted
     created_at: Mapped[datetime]  # when it was queued; resending queues it anew
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
@@ -150,8 +146,8 @@ class Alert(Base):
     task_id: Mapped[str | None] = mapped_column(String(128))
     # Kind and task: two processes never raise the same alert.
     open_key: Mapped[str | None] = mapped_column(String(200), unique=True)
-    value: Mapped[float] = mapped_column(Float)
-    threshold: Mapped[float] = mapped_column(Float)
+    value: Mapped[float]
+    threshold: Mapped[float]
     raised_at: Mapped[datetime]
 
 
@@ -163,10 +159,10 @@ class Sync(Base):
 
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
     name: Mapped[str] = mapped_column(String(255), unique=True)
-    source: Mapped[str] = mapped_column(Text)
-    every_seconds: Mapped[int] = mapped_column(Integer)
+    source: Mapped[str]
+    every_seconds: Mapped[int]
     vanished: Mapped[str] = mapped_column(String(8))
-    captions_from_names: Mapped[bool] = mapped_column(Boolean)
+    captions_from_names: Mapped[bool]
     task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
     created_at: Mapped[datetime]
 
@@ -174,7 +170,7 @@ class Sync(Base):
     next_run_at: Mapped[datetime] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
-    error: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None]
     counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
 
 
@@ -190,8 +186,8 @@ class SyncedFile(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))  # the domain
     key: Mapped[str] = mapped_column(String(32))  # digest of source and path
-    source: Mapped[str] = mapped_column(Text)
-    path: Mapped[str | None] = mapped_column(Text)  # relative to the source; NULL: only the key is known
+    source: Mapped[str]
+    path: Mapped[str | None]  # relative to the source; NULL: only the key is known
     bytes: Mapped[int | None] = mapped_column(BigInteger)
     modified: Mapped[int | None] = mapped_column(BigInteger)  # nanoseconds since the epoch; NULL: an object
     changed: Mapped[int | None] = mapped_column(BigInteger)  # of the inode
@@ -246,7 +242,7 @@ class MaintenanceJob(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(BigInteger, default=0)
-    error: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None]
     result: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
 
 
@@ -259,7 +255,7 @@ class WorkerReport(Base):
     seen_at: Mapped[datetime] = mapped_column(index=True)
     free_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of the data folder
     gpus: Mapped[list[dict[str, int]] | None] = mapped_column(StoredJson(list, nullable=True))
-    error: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None]
     error_at: Mapped[datetime | None]
 
 
@@ -271,4 +267,4 @@ class DamagedRow(Base):
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     table: Mapped[str] = mapped_column(String(64))
-    content: Mapped[str] = mapped_column(Text)  # values by column, as JSON
+    content: Mapped[str]  # values by column, as JSON

@@ -10,11 +10,9 @@ from pydantic import BaseModel
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Boolean,
     CheckConstraint,
     DateTime,
     Dialect,
-    Float,
     ForeignKey,
     Index,
     Integer,
@@ -99,7 +97,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {datetime: UtcDateTime}  # noqa: RUF012
+    type_annotation_map = {datetime: UtcDateTime, str: Text}  # noqa: RUF012
 
     @classmethod
     def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:
@@ -123,7 +121,7 @@ class PositionCounter(Base):
 
     __tablename__ = "line"
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     last_position: Mapped[int] = mapped_column(BigInteger)
 
 
@@ -135,7 +133,7 @@ class EditCounter(Base):
 
     __tablename__ = "edits"
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     last_edit: Mapped[int] = mapped_column(BigInteger)
 
 
@@ -159,19 +157,19 @@ class Task(Base):
 
     state: Mapped[str] = mapped_column(String(16), default="queued")
     progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=lambda: {"stage": "queued"})
-    error: Mapped[str | None] = mapped_column(Text)
-    error_hint: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None]
+    error_hint: Mapped[str | None]
     # For a failed task: the RetrySpec fields that match the library.
     remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
     counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
     probed_at: Mapped[datetime | None]  # set: the videos are probed, and the training is due
-    attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
+    attempts: Mapped[int] = mapped_column(default=0)  # claims since the last progress
     lease_owner: Mapped[str | None] = mapped_column(String(255))
     lease_expires_at: Mapped[datetime | None]
     # Incremented whenever the owner may have changed.
     fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)
-    cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
 
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
@@ -179,8 +177,8 @@ class Task(Base):
     request_id: Mapped[str | None] = mapped_column(String(64))  # of the HTTP request that created the task
 
     release_id: Mapped[str | None] = mapped_column(String(64))  # the release after this task
-    learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
-    trained: Mapped[bool] = mapped_column(Boolean, default=False)
+    learned_order: Mapped[int | None] = mapped_column(unique=True)  # t = 1, 2, …
+    trained: Mapped[bool] = mapped_column(default=False)
     held_out: Mapped[str | None] = mapped_column(String(16))
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # for an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
@@ -219,7 +217,7 @@ class Video(Base):
     vector_id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(128), unique=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
-    uri: Mapped[str] = mapped_column(Text)
+    uri: Mapped[str]
     split: Mapped[str | None] = mapped_column(String(8))  # given by the user
     # train | val | test | appended | fold, once probed
     effective_split: Mapped[str | None] = mapped_column(String(8))
@@ -233,7 +231,7 @@ class Video(Base):
     replaced_at: Mapped[datetime | None]
     last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
     status: Mapped[str] = mapped_column(String(16), default="pending")
-    reason: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[str | None]
     # Of a rejected video: its content is the reason, so that a retry would reject the same file again.
     is_rejection_final: Mapped[bool] = mapped_column(default=False)
 
@@ -241,10 +239,10 @@ class Video(Base):
     bytes: Mapped[int | None] = mapped_column(BigInteger)
     container: Mapped[str | None] = mapped_column(String(64))
     codec: Mapped[str | None] = mapped_column(String(64))
-    width: Mapped[int | None] = mapped_column(Integer)
-    height: Mapped[int | None] = mapped_column(Integer)
-    fps: Mapped[float | None] = mapped_column(Float)
-    duration: Mapped[float | None] = mapped_column(Float)  # seconds
+    width: Mapped[int | None]
+    height: Mapped[int | None]
+    fps: Mapped[float | None]
+    duration: Mapped[float | None]  # seconds
     frames: Mapped[int | None] = mapped_column(BigInteger)
 
     task: Mapped[Task] = relationship(back_populates="videos")
@@ -258,7 +256,7 @@ class FileRemoval(Base):
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     video_id: Mapped[str] = mapped_column(String(128))
-    uri: Mapped[str] = mapped_column(Text)
+    uri: Mapped[str]
     content_hash: Mapped[str | None] = mapped_column(String(64))
 
 
@@ -277,20 +275,20 @@ class Chunk(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     stage: Mapped[str] = mapped_column(String(16))
-    number: Mapped[int] = mapped_column(Integer)
+    number: Mapped[int]
     first_id: Mapped[int] = mapped_column(GrowingId)
     last_id: Mapped[int] = mapped_column(GrowingId)
-    videos: Mapped[int] = mapped_column(Integer)  # when the chunk was planned
-    finished: Mapped[int] = mapped_column(Integer, default=0)  # videos whose results are stored
+    videos: Mapped[int]  # when the chunk was planned
+    finished: Mapped[int] = mapped_column(default=0)  # videos whose results are stored
     done_at: Mapped[datetime | None]
     # For an indexing chunk: identity of its encoder and videos.
     run: Mapped[str | None] = mapped_column(String(64))
     checksum: Mapped[str | None] = mapped_column(String(64))  # for indexing: SHA-256 of the part file
-    attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims so far
+    attempts: Mapped[int] = mapped_column(default=0)  # claims so far
     lease_owner: Mapped[str | None] = mapped_column(String(255))
     lease_expires_at: Mapped[datetime | None]
     fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)
-    error: Mapped[str | None] = mapped_column(Text)  # why the last attempt failed
+    error: Mapped[str | None]  # why the last attempt failed
 
 
 class Moment(Base):
@@ -305,8 +303,8 @@ class Moment(Base):
     video_vector_id: Mapped[int] = mapped_column(
         GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), index=True
     )
-    start_seconds: Mapped[float] = mapped_column(Float)
-    end_seconds: Mapped[float] = mapped_column(Float)
+    start_seconds: Mapped[float]
+    end_seconds: Mapped[float]
 
 
 class Passage(Base):
@@ -317,7 +315,7 @@ class Passage(Base):
     video_vector_id: Mapped[int] = mapped_column(
         GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
-    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # in order of time
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # in order of time
     # Start and end in seconds, and text, in order of time.
     cues: Mapped[list[tuple[float, float, str]]] = mapped_column(StoredJson(list))
 
@@ -337,7 +335,7 @@ class Feedback(Base):
     video_vector_id: Mapped[int] = mapped_column(
         GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE")
     )
-    text: Mapped[str] = mapped_column(Text)  # as typed
+    text: Mapped[str]  # as typed
     words_key: Mapped[str] = mapped_column(String(64))  # digest of its words
     verdict: Mapped[str] = mapped_column(String(8))
     caller: Mapped[str] = mapped_column(String(255))  # the actor and its kind, as in the audit log
@@ -352,7 +350,7 @@ class Release(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"), unique=True)
-    learned_order: Mapped[int] = mapped_column(Integer, unique=True)  # i = 1, 2, …
+    learned_order: Mapped[int] = mapped_column(unique=True)  # i = 1, 2, …
     method: Mapped[str] = mapped_column(String(64))
     backbone: Mapped[str] = mapped_column(String(255))
     kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | tame | low_rank | analytic
@@ -371,8 +369,8 @@ class Shard(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"), unique=True)
     release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="RESTRICT"))
     fingerprint: Mapped[str] = mapped_column(String(64))
-    count: Mapped[int] = mapped_column(Integer)
-    dim: Mapped[int] = mapped_column(Integer)
+    count: Mapped[int]
+    dim: Mapped[int]
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
 
@@ -384,18 +382,18 @@ class Recall(Base):
     __table_args__ = (UniqueConstraint("release_order", "task_order", "mode", "gallery"),)
 
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
-    release_order: Mapped[int] = mapped_column(Integer)  # i
-    task_order: Mapped[int] = mapped_column(Integer)  # t
+    release_order: Mapped[int]  # i
+    task_order: Mapped[int]  # t
     mode: Mapped[str] = mapped_column(String(8))  # pinned | latest
     gallery: Mapped[str] = mapped_column(String(16))  # local | global | local_all | global_all
-    queries: Mapped[int] = mapped_column(Integer)
-    r1: Mapped[float] = mapped_column(Float)  # shares, 0..1
-    r5: Mapped[float] = mapped_column(Float)
-    r10: Mapped[float] = mapped_column(Float)
-    medr: Mapped[float] = mapped_column(Float)
-    meanr: Mapped[float] = mapped_column(Float)
+    queries: Mapped[int]
+    r1: Mapped[float]  # shares, 0..1
+    r5: Mapped[float]
+    r10: Mapped[float]
+    medr: Mapped[float]
+    meanr: Mapped[float]
     # Share of queries whose own task was the first candidate.
-    routing1: Mapped[float | None] = mapped_column(Float)
+    routing1: Mapped[float | None]
     query_set: Mapped[str | None] = mapped_column(String(64))  # digest of the queries in order
     first_hits: Mapped[bytes | None] = mapped_column(LargeBinary)  # one bit per query: its video ranks first
 

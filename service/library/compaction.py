@@ -18,7 +18,7 @@ from service.catalog.task_names import find_task
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
 from service.storage import index_manifest, library_files
-from service.storage.index_manifest import library_store
+from service.storage.index_manifest import library_store, unavailable_if_failing
 from service.storage.video_files import delete_unneeded_frames
 
 _ABANDONED_SECONDS = 3600
@@ -64,10 +64,8 @@ def compact(task_id: str) -> StorageUsage:
     so these stay for an hour, until the next :func:`sweep_index`. An interrupted compaction can be repeated.
     """
     (before,) = storage_usage(task_id)
-    try:
+    with unavailable_if_failing(f"Task {before.name!r} can't be compacted"):
         manifest = library_store(settings()).compact(before.task_id)
-    except (ShardStoreError, OSError) as error:
-        raise Unavailable(f"Task {before.name!r} can't be compacted: {error}", 30) from error
     # Also when repeated: the previous process may have died just before this line.
     update_shard_rows(manifest, [before.task_id], "shard.compact")
     return _storage_usage(manifest, before.task_id, before.name)
@@ -81,8 +79,9 @@ def sweep_index() -> bool:
     Returns:
         False if another writer holds the index lock, such as a compaction, which takes minutes: try again later.
     """
-    if _is_training():
-        return True
+    with session_scope() as session:
+        if session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))):
+            return True
     try:
         library_files.recall_cache_path().unlink(missing_ok=True)
         library_store(settings()).collect_garbage(_LOCK_SECONDS)
@@ -100,10 +99,8 @@ def sweep_frame_caches() -> int:
     rejected copies and killed workers.
     """
     old = {path.stem for path in settings().cache_dir.glob("*/*.npy") if _is_old(path)}
-    try:
+    with unavailable_if_failing("Unused frame caches can't be deleted"):
         return delete_unneeded_frames(old)
-    except OSError as error:
-        raise Unavailable(f"Unused frame caches can't be deleted: {error}", 30) from error
 
 
 def sweep_orphan_thumbnails() -> None:
@@ -125,11 +122,6 @@ def _is_old(path: Path) -> bool:
         return path.stat().st_mtime < time.time() - _ABANDONED_SECONDS
     except FileNotFoundError:  # deleted by another process
         return False
-
-
-def _is_training() -> bool:
-    with session_scope() as session:
-        return bool(session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))))
 
 
 def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> None:

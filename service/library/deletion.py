@@ -44,7 +44,7 @@ from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_files
-from service.storage.index_manifest import index_lock
+from service.storage.index_manifest import index_lock, unavailable_if_failing
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks.lifecycle.state_machine import is_published, lock_task, record
 
@@ -59,10 +59,9 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
             repeated.
     """
     wanted = list(dict.fromkeys(video_ids))
-    if task_id is not None:
-        with session_scope() as session:
-            if session.get(Task, task_id) is None:
-                raise NotFound(f"There is no task {task_id!r}.")
+    with session_scope() as session:
+        if task_id is not None and session.get(Task, task_id) is None:
+            raise NotFound(f"There is no task {task_id!r}.")
     deleted: set[str] = set()
     # Publishing an append or a relearned domain moves videos to another task: look for them there again.
     while by_task := _find_tasks([video for video in wanted if video not in deleted], task_id):
@@ -123,11 +122,10 @@ def delete_task(task_id: str) -> DeletionResult:
     shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
     _delete_copies(originals)
     _delete_files(gone)
-    if is_finished_append:
-        return DeletionResult(deleted=gone, not_found=[])
-    manifest = index_manifest.read_manifest()
-    # If the shard's files were damaged, an empty one has replaced it.
-    update_shard_rows(manifest, {task_id} & manifest.shards.keys(), "shard.empty")
+    if not is_finished_append:
+        manifest = index_manifest.read_manifest()
+        # If the shard's files were damaged, an empty one has replaced it.
+        update_shard_rows(manifest, {task_id} & manifest.shards.keys(), "shard.empty")
     return DeletionResult(deleted=gone, not_found=[])
 
 
@@ -172,10 +170,8 @@ def _remove(
     for condition in [Video.task_id == task.id] if whole else map(Video.id.in_, id_chunks(gone)):
         register_removals(session, condition)
         session.execute(delete(Video).where(condition).execution_options(synchronize_session=False))
-    try:
+    with unavailable_if_failing("The recall cache of version 1.0.0 can't be deleted"):
         library_files.recall_cache_path().unlink(missing_ok=True)
-    except OSError as error:
-        raise Unavailable(f"The recall cache of version 1.0.0 can't be deleted: {error}", 30) from error
     _delete_events(session, task.id, set(gone))
     task.counts = count_task_videos(session, task.id)
     if not task.counts["accepted"]:
@@ -198,17 +194,14 @@ def _delete_files(video_ids: Iterable[str]) -> None:
 
 def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:
     store = ShardStore(settings().index_dir)
-    try:
+    problem = f"Nothing of task {task_id} was deleted, because its shard can't be marked"
+    with unavailable_if_failing(problem):
         try:
             store.delete(vector_ids, task=task_id)
         except ShardStoreError:  # the shard's IDs are unreadable, but deleting all videos does not need them
             if not whole:
                 raise
             store.clear(task_id)
-    except (ShardStoreError, OSError) as error:
-        raise Unavailable(
-            f"Nothing of task {task_id} was deleted, because its shard can't be marked: {error}", 30
-        ) from error
 
 
 def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:

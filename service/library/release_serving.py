@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.library import DomainChange, PinnedRelease, ServedChange, ServeOutcome
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.webhooks import ServedReleaseFacts
-from index.errors import ReleaseCorrupt, ShardStoreError
+from index.errors import ReleaseCorrupt
 from index.files.manifest_format import Manifest
 from service.access.audit_log import record_change
 from service.catalog.database import session_scope
@@ -32,7 +32,7 @@ from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.alerts import evaluate_alerts
 from service.storage import index_manifest
-from service.storage.index_manifest import index_lock, library_store
+from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
 from service.webhooks.events import emit
 
 log = structlog.get_logger(__name__)
@@ -74,12 +74,11 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
 def _serve(release: str | None, before: str) -> Manifest:
     """Move the pointer, with an audit log entry and webhook messages."""
     with index_lock(), session_scope(write=True) as session:
-        try:
-            manifest = library_store(settings()).serve(release)
-        except ReleaseCorrupt as error:
-            raise Conflict(f"The release can't be served; nothing was changed: {error}") from error
-        except (ShardStoreError, OSError) as error:
-            raise Unavailable(f"The index can't be changed: {error}", 30) from error
+        with unavailable_if_failing("The index can't be changed"):
+            try:
+                manifest = library_store(settings()).serve(release)
+            except ReleaseCorrupt as error:
+                raise Conflict(f"The release can't be served; nothing was changed: {error}") from error
         if manifest.served != before:
             served = ServedReleaseFacts(
                 release=manifest.served,

@@ -32,24 +32,29 @@ def is_published(task_id: str) -> bool:
     return task_id in read_manifest().shards
 
 
+@contextmanager
+def unavailable_if_failing(problem: str) -> Iterator[None]:
+    """Raise Unavailable, with the problem and its cause, if a ``with`` block cannot read or write a file."""
+    try:
+        yield
+    except (ShardStoreError, OSError) as error:
+        raise Unavailable(f"{problem}: {error}", 30) from error
+
+
 def stored_ids(task_id: str, ids: Ids) -> Ids:
     """Select the vector IDs that a task's shard stores, deleted ones included; raise Unavailable."""
     if not settings().index_dir.exists():
         return ids[:0]
-    try:
+    with unavailable_if_failing("The index can't be read"):
         return ShardStore(settings().index_dir).stored_ids(task_id, ids)
-    except ShardStoreError as error:
-        raise Unavailable(f"The index can't be read: {error}", 30) from error
 
 
 def read_manifest() -> Manifest:
     """Read the manifest, an empty one if there is no index yet; raise Unavailable."""
     if not settings().index_dir.exists():
         return Manifest.empty()
-    try:
+    with unavailable_if_failing("The index can't be read"):
         return ShardStore(settings().index_dir).manifest()
-    except ShardStoreError as error:
-        raise Unavailable(f"The index can't be read: {error}", 30) from error
 
 
 def published_manifest() -> tuple[Manifest, dict[str, str]]:
