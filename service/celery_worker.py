@@ -69,10 +69,12 @@ health_file: Path | None = None  # set by the worker command; container probes r
 _maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
 
 
+@worker_init.connect  # type: ignore[untyped-decorator]
 def _name_actor(**_: Any) -> None:
     set_process_actor(Actor("worker", socket.gethostname()))  # the pool's processes inherit it
 
 
+@worker_ready.connect  # type: ignore[untyped-decorator]
 def _start_maintenance(**_: Any) -> None:
     leases.stopping.clear()
     _maintenance_threads.extend([MaintenanceThread(health_file), DeliveryThread()])
@@ -80,16 +82,19 @@ def _start_maintenance(**_: Any) -> None:
         thread.start()
 
 
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _release_tasks(**_: Any) -> None:
     # Runs in the signal handler, while a worker with the solo pool is in the middle of its task.
     leases.stopping.set()
 
 
+@worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _stop_maintenance(**_: Any) -> None:
     while _maintenance_threads:
         _maintenance_threads.pop().stop()
 
 
+@setup_logging.connect  # type: ignore[untyped-decorator]
 def _configure_worker_logging(**_: Any) -> None:
     configured = settings()
     configure_logging(configured.log_format, configured.log_level)
@@ -110,10 +115,3 @@ def _write_json_line(message: str, *_: Any) -> None:
         "timestamp": datetime.now(UTC).isoformat(),
     }
     os.write(2, f"{json.dumps(event)}\n".encode())
-
-
-worker_init.connect(_name_actor)
-worker_ready.connect(_start_maintenance)
-worker_shutting_down.connect(_release_tasks)
-worker_shutdown.connect(_stop_maintenance)
-setup_logging.connect(_configure_worker_logging)

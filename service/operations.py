@@ -7,6 +7,7 @@ permit. After three lost workers the job fails.
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -136,15 +137,9 @@ def _compact(task_id: str | None) -> dict[str, Any]:
 
 def _snapshot(job_id: int) -> dict[str, Any]:
     with session_scope() as session:
-        at = now(session)
-    name = snapshot_name(at, job_id)
+        name = snapshot_name(now(session), job_id)
     report = write_snapshot(settings(), settings().backups_dir / name)
-    return {
-        "path": str(report.path),
-        "files": report.files,
-        "bytes": report.bytes,
-        "external_tasks": report.external_tasks,
-    }
+    return {**asdict(report), "path": str(report.path)}
 
 
 def _finish(

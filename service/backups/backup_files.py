@@ -177,12 +177,6 @@ def open_backup(source: Path) -> Iterator[FileOpener]:
         yield open_member
 
 
-def verify_files(open_file: FileOpener, files: Mapping[str, BackupFile]) -> None:
-    """Read all files and compare their checksums; raise BackupDamaged."""
-    for name, file in files.items():
-        copy_and_verify(open_file, name, file)
-
-
 def copy_and_verify(open_file: FileOpener, name: str, file: BackupFile, target: Path | None = None) -> None:
     """Read a file, compare its checksum (raise BackupDamaged), and write it durably to a target, if given."""
     with open_file(name) as source:

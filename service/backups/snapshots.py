@@ -41,8 +41,8 @@ from service.backups.backup_files import (
     BackupDamaged,
     BackupFile,
     ProgressReport,
+    copy_and_verify,
     open_backup,
-    verify_files,
     write_backup,
     write_description,
 )
@@ -105,7 +105,8 @@ def write_snapshot(
             part = temporary / f"part{target.suffix}"
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
-                verify_files(open_file, files)
+                for name, file in files.items():
+                    copy_and_verify(open_file, name, file)
             count = len(files) - 1  # not counting the description, as a restore does
             _publish(library, part, target, {"files": count, "bytes": total, "index_only": index_only})
             sync(target.parent)

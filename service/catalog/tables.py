@@ -13,6 +13,7 @@ from sqlalchemy import (
     CheckConstraint,
     DateTime,
     Dialect,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -97,7 +98,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {datetime: UtcDateTime, str: Text}  # noqa: RUF012
+    type_annotation_map = {datetime: UtcDateTime, float: Float, str: Text}  # noqa: RUF012
 
     @classmethod
     def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:

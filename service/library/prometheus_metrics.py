@@ -149,25 +149,18 @@ def _measure_gauges() -> Iterator[GaugeMetricFamily]:
 
 
 def _gpu_gauges() -> Iterator[GaugeMetricFamily]:
-    memory = {(host, str(device)): gpu for (host, device), gpu in sorted(_newest_gpu_memory().items())}
-    for field, text in (
-        ("used", "Used memory of a worker's GPU."),
-        ("total", "Total memory of a worker's GPU."),
-    ):
-        if memory:
-            values = {labels: gpu[f"{field}_bytes"] for labels, gpu in memory.items()}
-            yield _gauge(f"gpu_memory_{field}_bytes", text, "host device", values)
-
-
-def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
-    """Select the newest report of each device; a machine's workers all report the same devices."""
+    """Yield the newest report of each device; a machine's workers all report the same devices."""
     with session_scope() as session:
         rows = session.execute(
             select(WorkerReport.name, WorkerReport.gpus)
             .where(WorkerReport.seen_at > now(session) - ALIVE)
             .order_by(WorkerReport.seen_at)
         ).all()
-    return {(row.name.partition(":")[0], gpu["device"]): gpu for row in rows for gpu in row.gpus or ()}
+    memory = {(row.name.partition(":")[0], str(gpu["device"])): gpu for row in rows for gpu in row.gpus or ()}
+    for field in ("used", "total") if memory else ():
+        values = {labels: gpu[f"{field}_bytes"] for labels, gpu in sorted(memory.items())}
+        text = f"{field.capitalize()} memory of a worker's GPU."
+        yield _gauge(f"gpu_memory_{field}_bytes", text, "host device", values)
 
 
 def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:

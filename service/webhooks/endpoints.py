@@ -21,6 +21,7 @@ from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.operation_tables import Delivery, Webhook
+from service.catalog.tables import to_response
 from service.core.errors import Conflict, NotFound
 from service.webhooks.deliveries import make_backlog_due, send_once
 from service.webhooks.events import new_message
@@ -98,7 +99,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
         record_change(session, "webhook.test", row.id)
     send_once(number)
     with session_scope() as session:
-        return _delivery(session.get_one(Delivery, number))
+        return to_response(DeliveryDetails, session.get_one(Delivery, number))
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
@@ -118,7 +119,7 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
         row.state, row.attempts, row.finished_at = "pending", 0, None
         record_change(session, "webhook.resend", webhook_id, {"message": row.message_id})
         session.flush()
-        return _delivery(row)
+        return to_response(DeliveryDetails, row)
 
 
 def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 50) -> DeliveryPage:
@@ -127,7 +128,8 @@ def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 
         _require(session, webhook_id)
         query = select(Delivery).where(Delivery.webhook_id == webhook_id)
         page = _ORDERS.read_page(session, query, sort="-created", cursor=cursor, limit=limit)
-        return DeliveryPage(deliveries=list(map(_delivery, page.rows)), next_cursor=page.next_cursor)
+        deliveries = [to_response(DeliveryDetails, row) for row in page.rows]
+        return DeliveryPage(deliveries=deliveries, next_cursor=page.next_cursor)
 
 
 def _require(session: Session, webhook_id: str) -> Webhook:
@@ -145,18 +147,11 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
             states.where(Delivery.webhook_id == row.id).group_by(Delivery.state)
         )
     }
-    return WebhookDetails(
-        id=row.id,
+    return to_response(
+        WebhookDetails,
+        row,
         url=redact_uri(row.url),
-        events=row.events,  # type: ignore[arg-type]
-        enabled=row.enabled,
-        reason=row.reason,
-        created_at=row.created_at,
         pending=by_state.get("pending", (0, None))[0],
         failed=by_state.get("failed", (0, None))[0],
         last_delivery_at=by_state.get("delivered", (0, None))[1],
     )
-
-
-def _delivery(row: Delivery) -> DeliveryDetails:
-    return DeliveryDetails.model_validate(row, from_attributes=True)

@@ -73,7 +73,5 @@ def emit_task_state(session: Session, task: Task) -> None:
         error_hint=task.error_hint and task.error_hint[:_MAX_TEXT_CHARS],
     )
     data = facts.model_dump(mode="json")
-    if task.target_id is None:
-        emit(session, "task.ready" if task.state == "ready" else "task.failed", data)
-    else:
-        emit(session, "append.ready" if task.state == "ready" else "append.failed", data)
+    kind = "append" if task.target_id else "task"
+    emit(session, f"{kind}.{task.state}", data)  # type: ignore[arg-type]

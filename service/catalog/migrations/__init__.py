@@ -15,6 +15,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,17 @@ def upgrade_engine(database: Engine) -> None:
         ) from error
 
 
-def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = None) -> None:
+def upgrade_when_reachable(configured: Settings) -> None:
     """Upgrade the catalog, waiting for a database that does not respond yet; raise Unavailable after that time."""
-    wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
-    deadline = time.monotonic() + wait_seconds
-    is_waiting = False
-    while True:
+    deadline = time.monotonic() + WAIT_SECONDS
+    for attempt in count():
         try:
-            upgrade(configured)
-            return
+            return upgrade(configured)
         except Unavailable as error:
             if time.monotonic() + _RETRY_SECONDS > deadline:
-                raise Unavailable(f"{error.detail} Gave up after {wait_seconds:g} seconds.", 5) from error
-            if not is_waiting:
-                log.warning("waiting_for_database", reason=error.detail, timeout_seconds=wait_seconds)
-                is_waiting = True
+                raise Unavailable(f"{error.detail} Gave up after {WAIT_SECONDS:g} seconds.", 5) from error
+            if attempt == 0:
+                log.warning("waiting_for_database", reason=error.detail, timeout_seconds=WAIT_SECONDS)
         time.sleep(_RETRY_SECONDS)
 
 

@@ -160,12 +160,13 @@ def test_migration_waits_until_the_database_responds(
 
 
 def test_migration_gives_up_after_a_bounded_time(
-    tmp_path: Path, settings_factory: Callable[..., Settings]
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(migrations, "WAIT_SECONDS", 0.5)
     url = "postgresql://nobody@127.0.0.1:1/none"
     configured = settings_factory(tmp_path, database_url=url, upgraded=False)
     with pytest.raises(Unavailable, match=r"can't be reached .*CINESTRATA_DATABASE_URL. Gave up after 0.5 s"):
-        migrations.upgrade_when_reachable(configured, wait_seconds=0.5)
+        migrations.upgrade_when_reachable(configured)
 
 
 def test_migration_waits_for_that_of_another_process_without_a_limit(
