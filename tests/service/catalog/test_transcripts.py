@@ -95,9 +95,6 @@ def test_copies_have_the_transcripts_of_their_originals(catalog: Settings, post:
         assert read_transcript(session, next(iter(originals.values()))) == said
 
 
-Post = Callable[..., TaskDetails]
-
-
 @hypothesis.settings(deadline=None)
 @given(
     st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MAX_MOMENTS_PER_VIDEO), min_size=1, max_size=4),
@@ -124,10 +121,7 @@ def test_moment_ids_out_of_range_are_refused(video: int, count: int) -> None:
 
 
 def _vector_ids(task: str) -> list[int]:
-    with session_scope() as session:
-        return list(
-            session.scalars(select(Video.vector_id).where(Video.task_id == task).order_by(Video.vector_id))
-        )
+    return list(_videos(task).values())
 
 
 def _ids(session: Session) -> np.ndarray:
@@ -165,14 +159,3 @@ def test_many_moments_of_many_videos(sqlite_catalog: Settings, post: Post) -> No
         replace_moments(session, task, {video: [(n / 7, n / 7 + 1) for n in range(5000)] for video in videos})
         assert len(_ids(session)) == 15_000
         assert moment_spans(session, videos[1])[-1] == (4999 / 7, 4999 / 7 + 1)
-
-
-def test_deleted_video_deletes_its_moment_rows(catalog: Settings, post: Post) -> None:
-    one, two = _vector_ids(post(videos=2).id)
-    with session_scope(write=True) as session:
-        task = session.get_one(Video, one).task_id
-        replace_moments(session, task, {one: [(0, 1), (1, 2)], two: [(0, 1)]})
-    with session_scope(write=True) as session:
-        session.delete(session.get_one(Video, one))
-    with session_scope() as session:
-        assert session.scalars(select(Moment.vector_id)).all() == moment_ids(two, 1).tolist()

@@ -36,8 +36,9 @@ def own_logging() -> Any:
 @pytest.mark.usefixtures("own_logging")
 def test_json_logs_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("json", "INFO")
-    structlog.get_logger("product").info("shard_published", task="tsk_1")
-    logging.getLogger("library").warning("from %s", "elsewhere")
+    with use_request_id("req-1"):
+        structlog.get_logger("product").info("shard_published", task="tsk_1")
+        logging.getLogger("library").warning("from %s", "elsewhere")
     try:
         raise ValueError("broken")
     except ValueError:
@@ -46,28 +47,7 @@ def test_json_logs_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None
     assert (lines[0]["event"], lines[0]["task"], lines[0]["level"]) == ("shard_published", "tsk_1", "info")
     assert (lines[1]["event"], lines[1]["logger"]) == ("from elsewhere", "library")
     assert lines[2]["exception"][0]["exc_value"] == "broken"
-
-
-@pytest.mark.usefixtures("own_logging")
-def test_log_lines_carry_the_request_id(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("json", "INFO")
-    with use_request_id("req-1"):
-        structlog.get_logger("product").info("inside")
-        logging.getLogger("library").warning("inside, too")
-    structlog.get_logger("product").info("outside")
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line.get("request_id") for line in lines] == ["req-1", "req-1", None]
-
-
-@pytest.mark.usefixtures("own_logging")
-def test_console_logs_are_readable(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("console", "WARNING")
-    structlog.get_logger("product").info("not shown")
-    structlog.get_logger("product").warning("shown", task="tsk_1")
-    printed = capsys.readouterr().err
-    assert "not shown" not in printed
-    assert "shown" in printed
-    assert "tsk_1" in printed
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -141,20 +121,6 @@ def test_invalid_setting_is_one_json_line(tmp_path: Path) -> None:
     (event,) = _events((tmp_path / "log").read_text())
     assert event["event"] == "start_failed"
     assert "CINESTRATA_METHOD" in event["hint"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("log_format", ["json", "console"])
-def test_migration_writes_one_line(tmp_path: Path, log_format: str) -> None:
-    process = _start(
-        tmp_path / "log", "migrate", CINESTRATA_DATA_DIR=str(tmp_path), CINESTRATA_LOG_FORMAT=log_format
-    )
-    assert process.wait(TIMEOUT_SECONDS) == 0
-    text = (tmp_path / "log").read_text()
-    if log_format == "json":
-        assert _events(text)[-1]["event"] == "catalog_migrated"
-    else:
-        assert "The catalog is up to date." in text
 
 
 def test_migration_names_a_database_that_does_not_answer(

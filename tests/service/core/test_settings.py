@@ -17,143 +17,144 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
 
-class TestSettings:
-    """Values from environment variables."""
+def test_default_paths_are_in_the_data_folder(tmp_path: Path) -> None:
+    made = Settings(data_dir=tmp_path)
+    assert made.database_url == f"sqlite:///{tmp_path}/catalog.sqlite3"
+    assert made.redis_client_url == f"unix://{tmp_path}/run/redis.sock"
+    assert made.media_root == tmp_path / "media"
 
-    def test_default_paths_are_in_the_data_folder(self, tmp_path: Path) -> None:
-        made = Settings(data_dir=tmp_path)
-        assert made.database_url == f"sqlite:///{tmp_path}/catalog.sqlite3"
-        assert made.redis_client_url == f"unix://{tmp_path}/run/redis.sock"
-        assert made.media_root == tmp_path / "media"
 
-    def test_paths_are_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        assert Settings(data_dir=Path("here")).data_dir == tmp_path / "here"
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings(data_dir=Path("here")).data_dir == tmp_path / "here"
 
-    def test_postgresql_url_is_extended_by_its_driver(self) -> None:
-        for url in ("postgresql://u@h/d", "postgres://u@h/d"):
-            assert Settings(database_url=url).database_url == "postgresql+psycopg://u@h/d"
 
-    def test_empty_api_key_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CINESTRATA_API_KEY", "")
-        assert Settings().api_key is None
-        monkeypatch.setenv("CINESTRATA_API_KEY", "hunter2-hunter2-hunter2")
-        assert "hunter2" not in repr(Settings())
+def test_postgresql_url_is_extended_by_its_driver() -> None:
+    for url in ("postgresql://u@h/d", "postgres://u@h/d"):
+        assert Settings(database_url=url).database_url == "postgresql+psycopg://u@h/d"
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("METHOD", "magic"),
-            ("PORT", "70000"),
-            ("LEASE_SECONDS", "0"),
-            ("MAX_UPLOAD_BYTES", "0"),
-        ],
-    )
-    def test_invalid_values_raise_with_the_setting(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-    ) -> None:
-        monkeypatch.setenv(f"CINESTRATA_{name}", value)
-        with pytest.raises(ValidationError, match=name.lower().replace("__", ".")):
-            Settings()
 
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            (
-                "CINESTRATA_METHODS",
-                "CINESTRATA_METHODS is not a setting: use CINESTRATA_METHOD, or remove it",
-            ),
-            ("CINESTRATA_OIDC__ISSUERS", "use CINESTRATA_OIDC__ISSUER,"),
-            ("CINESTRATA_LEASE_SECOND", "use CINESTRATA_LEASE_SECONDS,"),
-            ("cinestrata_api_keys", "use CINESTRATA_API_KEY,"),
-            ("CINESTRATA_API_PORT", "use CINESTRATA_PORT,"),
-            ("CINESTRATA_QQQ", r"CINESTRATA_QQQ is not a setting: remove it \(docs/configuration.md"),
-        ],
-    )
-    def test_misspelt_variable_is_refused_with_the_closest_name(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, message: str
-    ) -> None:
-        monkeypatch.setenv(name, "1")
-        with pytest.raises(ValidationError, match=message):
-            Settings()
+def test_empty_api_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINESTRATA_API_KEY", "")
+    assert Settings().api_key is None
+    monkeypatch.setenv("CINESTRATA_API_KEY", "hunter2-hunter2-hunter2")
+    assert "hunter2" not in repr(Settings())
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("cinestrata_port", "8001"),
-            ("CINESTRATA_MILVUS", '{"collection": "library"}'),
-            ("CINESTRATA_URL", "http://127.0.0.1:8000"),
-            ("CINESTRATA_BIND", "127.0.0.1"),
-            ("CINESTRATA_API_SERVICE_HOST", "10.0.0.1"),
-            ("CINESTRATA_API_SERVICE_PORT_HTTP", "80"),
-            ("CINESTRATA_API_PORT", "tcp://10.0.0.1:80"),
-            ("CINESTRATA_API_PORT_80_TCP_ADDR", "10.0.0.1"),
-        ],
-    )
-    def test_variables_of_other_programs_and_valid_spellings_are_accepted(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-    ) -> None:
-        monkeypatch.setenv(name, value)
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("METHOD", "magic"),
+        ("PORT", "70000"),
+        ("LEASE_SECONDS", "0"),
+        ("MAX_UPLOAD_BYTES", "0"),
+        ("INDEX_DEVICE", "tpu"),
+        ("QUERY_DEVICE", "tpu"),
+    ],
+)
+def test_invalid_values_raise_with_the_setting(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"CINESTRATA_{name}", value)
+    with pytest.raises(ValidationError, match=name.lower().replace("__", ".")):
         Settings()
 
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ({"vector_store": "milvus"}, "CINESTRATA_MILVUS__URI is empty"),
-            ({"milvus": {"token": "root:s3cret"}}, "CINESTRATA_MILVUS__URI is empty"),
-            ({"milvus": {"uri": "milvus:19530"}}, "'milvus:19530' is not an address"),
-            ({"milvus": {"uri": "ftp://u:s3cret@host"}}, "'ftp://host' is not an address"),
-            ({"milvus": {"uri": "http://milvus:19530", "collection": "a-b"}}, "milvus.collection"),
-            ({"milvus": {"uri": "http://milvus:19530", "index": "TREE"}}, "milvus.index"),
-            ({"vector_store": "pinecone"}, "vector_store"),
-        ],
-    )
-    def test_milvus_settings_are_validated_together(self, given: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValidationError, match=message) as refused:
-            Settings(**given)
-        assert "s3cret" not in str(refused.value)
 
-    @pytest.mark.parametrize(
-        ("missing", "uri", "message"),
-        [
-            ("pymilvus", "http://milvus:19530", r"pip install 'cinestrata\[milvus\]'"),
-            ("milvus_lite", "x.db", "pip install milvus-lite"),
-        ],
-    )
-    def test_missing_milvus_client_raises_with_the_package_to_install(
-        self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, message: str
-    ) -> None:
-        monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
-        with pytest.raises(ValidationError, match=message):
-            Settings(milvus={"uri": uri})
-
-    def test_milvus_token_is_not_shown(self) -> None:
-        made = Settings(
-            vector_store="milvus", milvus={"uri": "http://u:s3cret@milvus:1", "token": "root:s3cret"}
-        )
-        assert "s3cret" not in repr(made)
-        assert Settings(milvus={"token": ""}).milvus.token is None
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("CINESTRATA_METHODS", "METHODS is not a setting: use CINESTRATA_METHOD, or remove it"),
+        ("CINESTRATA_OIDC__ISSUERS", "use CINESTRATA_OIDC__ISSUER,"),
+        ("CINESTRATA_LEASE_SECOND", "use CINESTRATA_LEASE_SECONDS,"),
+        ("cinestrata_api_keys", "use CINESTRATA_API_KEY,"),
+        ("CINESTRATA_API_PORT", "use CINESTRATA_PORT,"),
+        ("CINESTRATA_QQQ", r"CINESTRATA_QQQ is not a setting: remove it \(docs/configuration.md"),
+    ],
+)
+def test_misspelt_variable_is_refused_with_the_closest_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ValidationError, match=message):
+        Settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cinestrata_port", "8001"),
+        ("CINESTRATA_MILVUS", '{"collection": "library"}'),
+        ("CINESTRATA_URL", "http://127.0.0.1:8000"),
+        ("CINESTRATA_BIND", "127.0.0.1"),
+        ("CINESTRATA_API_SERVICE_HOST", "10.0.0.1"),
+        ("CINESTRATA_API_SERVICE_PORT_HTTP", "80"),
+        ("CINESTRATA_API_PORT", "tcp://10.0.0.1:80"),
+        ("CINESTRATA_API_PORT_80_TCP_ADDR", "10.0.0.1"),
+    ],
+)
+def test_variables_of_other_programs_and_valid_spellings_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    Settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"vector_store": "milvus"}, "CINESTRATA_MILVUS__URI is empty"),
+        ({"milvus": {"token": "root:s3cret"}}, "CINESTRATA_MILVUS__URI is empty"),
+        ({"milvus": {"uri": "milvus:19530"}}, "'milvus:19530' is not an address"),
+        ({"milvus": {"uri": "ftp://u:s3cret@host"}}, "'ftp://host' is not an address"),
+        ({"milvus": {"uri": "http://milvus:19530", "collection": "a-b"}}, "milvus.collection"),
+        ({"milvus": {"uri": "http://milvus:19530", "index": "TREE"}}, "milvus.index"),
+        ({"vector_store": "pinecone"}, "vector_store"),
+    ],
+)
+def test_milvus_settings_are_validated_together(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as refused:
+        Settings(**given)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "uri", "message"),
+    [
+        ("pymilvus", "http://milvus:19530", r"pip install 'cinestrata\[milvus\]'"),
+        ("milvus_lite", "x.db", "pip install milvus-lite"),
+    ],
+)
+def test_missing_milvus_client_raises_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, message: str
+) -> None:
+    monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(ValidationError, match=message):
+        Settings(milvus={"uri": uri})
+
+
+def test_milvus_token_is_not_shown() -> None:
+    made = Settings(vector_store="milvus", milvus={"uri": "http://u:s3cret@milvus:1", "token": "root:s3cret"})
+    assert "s3cret" not in repr(made)
+    assert Settings(milvus={"token": ""}).milvus.token is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "message", "error"),
+    [
+        ("index_device", "CINESTRATA_INDEX_DEVICE=cuda", DeviceMissing),
+        ("query_device", "CINESTRATA_QUERY_DEVICE: device 'cuda' needs a GPU", ModelError),
+    ],
+)
 def test_missing_gpu_is_reported_at_startup(
-    tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    settings_factory: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    message: str,
+    error: type[Exception],
 ) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
-    with pytest.raises(DeviceMissing, match="CINESTRATA_INDEX_DEVICE=cuda"):
-        SearchEngine(settings_factory(tmp_path, index_device="cuda"))
-    SearchEngine(settings_factory(tmp_path, index_device="auto"))  # searches run on the CPU
-
-
-def test_missing_gpu_of_the_text_tower_is_reported_at_startup(
-    tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ModelError, match="CINESTRATA_QUERY_DEVICE: device 'cuda' needs a GPU"):
-        SearchEngine(settings_factory(tmp_path, query_device="cuda"))
-    SearchEngine(settings_factory(tmp_path, query_device="auto"))  # searches run on the CPU
-
-
-@pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"query_device": "tpu"}])
-def test_invalid_index_settings_raise_with_their_name(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        Settings(**wrong)
+    with pytest.raises(error, match=message):
+        SearchEngine(settings_factory(tmp_path, **{setting: "cuda"}))
+    SearchEngine(settings_factory(tmp_path, **{setting: "auto"}))  # searches run on the CPU

@@ -455,17 +455,6 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
 # -- deletion before training ----------------------------------------------------------------------------------
 
 
-def test_video_deleted_before_training_is_not_learned(
-    sqlite_catalog: Settings, post_probed: Callable[..., TaskDetails]
-) -> None:
-    task = post_probed("birds", 3)
-    videos = [video.id for video in accepted_videos(task.id)]
-    assert delete_videos(videos[:1]).deleted == videos[:1]
-    assert [video.id for video in accepted_videos(task.id)] == videos[1:]
-    counts = _counts(task.id)
-    assert (counts["videos"], counts["accepted"], counts["train"]) == (2, 2, 2)
-
-
 @pytest.mark.slow
 def test_video_deleted_during_probing_stays_deleted(
     sqlite_catalog: Settings,

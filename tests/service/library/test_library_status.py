@@ -22,7 +22,6 @@ from service.library.library_listing import list_releases, list_shards
 from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, library_status
 from service.tasks import commands, lifecycle
 from tests.catalog_rows import add_release_and_shard, mark_learned
-from tests.measured_library import add_measured_domains
 
 Post = Callable[..., TaskDetails]
 
@@ -82,6 +81,7 @@ def test_state_is_bounded(sqlite_catalog: Settings, post: Post, post_probed: Pos
     failed = library_status().failed
     assert failed is not None
     assert failed.id == first
+    assert library_status().open_failures == 1
 
 
 def test_shards_are_listed_in_pages(catalog: Settings, post_probed: Post) -> None:
@@ -112,13 +112,6 @@ def test_dead_workers_are_missing(catalog: Settings, post: Post) -> None:
         session.execute(delete(WorkerReport))
     post("birds")
     assert library_status().missing_workers
-
-
-def test_failed_tasks_are_counted(catalog: Settings) -> None:
-    add_measured_domains({(1, 1): 0.5, (2, 2): 0.5})
-    with session_scope(write=True) as session:
-        session.execute(update(Task).where(Task.id == "t1").values(state="failed", finished_at=now(session)))
-    assert library_status().open_failures == 1
 
 
 SHARD = Shard(id="s1", release_id="r1", fingerprint="f", count=3, dim=8, bytes=200)

@@ -27,7 +27,7 @@ def _samples(*names: str) -> dict[tuple[str, ...], float]:
 
 
 def test_empty_library_has_no_measures(sqlite_catalog: Settings) -> None:
-    assert _samples(*MEASURES) == {("cinestrata_unfound_domains",): 0}
+    assert _samples(*MEASURES, "gpu_memory") == {("cinestrata_unfound_domains",): 0}
 
 
 def test_gauges_are_those_of_the_served_release(catalog: Settings) -> None:
@@ -69,7 +69,3 @@ def test_gpu_memory_is_that_of_running_workers(catalog: Settings) -> None:
         ("cinestrata_gpu_memory_total_bytes", "trainer", "0"): 100,
         ("cinestrata_gpu_memory_total_bytes", "trainer", "1"): 100,
     }
-
-
-def test_library_without_gpus_exports_no_gpu(sqlite_catalog: Settings) -> None:
-    assert _samples("gpu_memory") == {}

@@ -63,6 +63,10 @@ def test_matrix_and_its_measures(catalog: Settings) -> None:
 def test_empty_library_has_no_measures(catalog: Settings) -> None:
     view = read_recall_matrix()
     assert (view.tasks, view.matrix_local, view.bwf_local, view.fr, view.hm) == ([], [], None, None, None)
+    served = read_served_recall()
+    assert (served.domains, served.unfound, served.unfound_all) == (0, [], [])
+    assert served.router_accuracy is None
+    assert set(served.recall.values()) == set(served.loss.values()) == {None}
 
 
 def test_single_task_has_no_forgetting(sqlite_catalog: Settings) -> None:
@@ -219,14 +223,6 @@ def test_router_accuracy_has_its_queries(sqlite_catalog: Settings) -> None:
     accuracy = read_served_recall().router_accuracy
     assert accuracy is not None
     assert (accuracy.share, accuracy.queries) == (0.8, 10)
-
-
-def test_empty_library_has_no_served_recall(catalog: Settings) -> None:
-    served = read_served_recall()
-    assert (served.domains, served.unfound, served.unfound_all) == (0, [], [])
-    assert served.router_accuracy is None
-    assert set(served.recall.values()) == {None}
-    assert set(served.loss.values()) == {None}
 
 
 @pytest.mark.parametrize(

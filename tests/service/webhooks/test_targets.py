@@ -76,12 +76,7 @@ def test_private_address_is_not_connected(plain: Settings, host: str) -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["https://93.184.215.14/hook", "https://[2606:4700::1111]/hook"])
-def test_public_address_is_accepted(plain: Settings, url: str) -> None:
-    check_url(url)
-
-
-def test_prefix_allows_its_private_address_but_no_metadata_service(
+def test_public_address_and_that_of_a_prefix_are_allowed_but_no_metadata_service(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     settings_factory(
@@ -89,7 +84,8 @@ def test_prefix_allows_its_private_address_but_no_metadata_service(
         upgraded=False,
         webhook_targets="private+https://10.0.0.1/,private+https://169.254.169.254/",
     )
-    check_url("https://10.0.0.1/hook")
+    for allowed in ("10.0.0.1", "93.184.215.14", "[2606:4700::1111]"):
+        check_url(f"https://{allowed}/hook")
     with pytest.raises(InvalidInput, match="not a public address"):
         check_url("https://169.254.169.254/hook")
 
@@ -97,14 +93,9 @@ def test_prefix_allows_its_private_address_but_no_metadata_service(
 def test_internal_target_needs_a_prefix(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
     settings_factory(tmp_path, upgraded=False, webhook_targets="private+http://hooks.internal:8080/in/")
     check_url("http://hooks.internal:8080/in/cinestrata?key=1")
-    for url in (
-        "http://hooks.internal:8080/other",
-        "http://hooks.internal/in/x",
-        "https://hooks.internal.:8080/",
-    ):
-        if url.startswith("http://"):
-            with pytest.raises(InvalidInput):
-                check_url(url)
+    for url in ("http://hooks.internal:8080/other", "http://hooks.internal/in/x"):
+        with pytest.raises(InvalidInput):
+            check_url(url)
 
 
 @pytest.mark.parametrize(
