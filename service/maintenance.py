@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -59,16 +60,12 @@ def read_gpu_memory() -> list[GpuMemory]:
         )
     except (OSError, subprocess.SubprocessError):  # no device for the driver, or a driver that hangs
         return []
-    return [memory for line in answer.stdout.splitlines() if (memory := _parse_gpu(line)) is not None]
-
-
-def _parse_gpu(line: str) -> GpuMemory | None:
-    """Parse a line such as ``0, 1024, 81559`` (MiB); None for a device that reports no memory."""
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) != 3 or not all(field.isascii() and field.isdecimal() for field in fields):
-        return None
-    device, used, total = map(int, fields)
-    return GpuMemory(device=device, used_bytes=used * _MIB, total_bytes=total * _MIB)
+    # Lines such as "0, 1024, 81559" (MiB); a device may report no memory.
+    numbers = re.findall(r"^(\d+), *(\d+), *(\d+) *$", answer.stdout, re.ASCII | re.MULTILINE)
+    return [
+        GpuMemory(device=int(device), used_bytes=int(used) * _MIB, total_bytes=int(total) * _MIB)
+        for device, used, total in numbers
+    ]
 
 
 def write_health(path: Path) -> None:

@@ -59,8 +59,9 @@ class AttemptLimits:
     def check(self, limit: RateLimitItem, address: str, name: str) -> None:
         """Check the counters before an attempt; raise TooManyRequests. Without a name, only the address counts."""
         for identifier in _identifiers(address, name):
-            left = self._seconds_left(limit, identifier)
-            if left is not None:
+            if not self._call("test", limit, identifier):
+                reset = float(self._call("get_window_stats", limit, identifier).reset_time)
+                left = int(max(reset - time.time(), _MIN_BLOCK_SECONDS)) + 1
                 raise TooManyRequests(f"Too many failed attempts; try again in {left} seconds.", left)
 
     def count_failure(self, limit: RateLimitItem, address: str, name: str) -> None:
@@ -72,13 +73,6 @@ class AttemptLimits:
         """Reset a name's counter after a successful attempt. Accesses Redis."""
         if name:
             self._call("clear", limit, ("name", _bucket(name)))
-
-    def _seconds_left(self, limit: RateLimitItem, identifier: tuple[str, str]) -> int | None:
-        """Compute the seconds until the next attempt; None if it is permitted now."""
-        if self._call("test", limit, identifier):
-            return None
-        reset = float(self._call("get_window_stats", limit, identifier).reset_time)
-        return int(max(reset - time.time(), _MIN_BLOCK_SECONDS)) + 1
 
     def _call(self, method: str, limit: RateLimitItem, identifier: tuple[str, str]):  # type: ignore[no-untyped-def]
         redis = self._reachable_redis()

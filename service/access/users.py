@@ -118,8 +118,8 @@ def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope
             record_change(session, "user.create", row.id, details)
         elif row.scope != scope:
             row.scope = scope
-            details = {"name": row.name, "fields": ["scope"], "scope": scope}
-            record_change(session, "user.edit", row.id, details)
+            change = {"name": row.name, "fields": ["scope"], "scope": scope}
+            record_change(session, "user.edit", row.id, change)
         return row.id
 
 

@@ -105,41 +105,31 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
     """
     file = sqlite_path(settings.database_url)
     if file is None:
-        with _copy_rows(source, settings) as connection:
-            _complete_restoration(connection, origin, last_video)
-            yield
+        with _use_engine(source) as restored, _use_engine(settings.database_url) as database:
+            upgrade_engine(restored)
+            upgrade_engine(database)
+            with restored.connect() as reader, database.begin() as connection:
+                copy_catalog(reader, connection)
+                _complete_restoration(connection, origin, last_video)
+                yield
         return
     # On the target's file system, so that a rename can publish it.
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=file.parent, prefix=".restore-") as folder:
-        restored = Path(folder) / CATALOG
+        copy = Path(folder) / CATALOG
         write_backup(Path(folder), {CATALOG: BackupFile.from_path(source)})
-        with _use_engine(restored) as engine:
+        with _use_engine(copy) as engine:
             upgrade_engine(engine)
             with engine.begin() as connection:
                 _complete_restoration(connection, origin, last_video)
-        sync(restored)
+        sync(copy)
         yield
-        os.rename(restored, file)
+        os.rename(copy, file)
         try:
             sync(file.parent)
         except OSError:
-            os.rename(file, restored)
+            os.rename(file, copy)
             raise
-
-
-@contextmanager
-def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
-    """Copy an SQLite catalog's rows into another database, and commit after the ``with`` block.
-
-    Yields the connection to the target.
-    """
-    with _use_engine(source) as file, _use_engine(target.database_url) as database:
-        upgrade_engine(file)
-        upgrade_engine(database)
-        with file.connect() as reader, database.begin() as writer:
-            copy_catalog(reader, writer)
-            yield writer
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from string import ascii_lowercase, ascii_uppercase
 from types import GenericAlias
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from service.core.errors import InvalidInput
 
 _MAX_CURSOR_CHARS = 2000
+_ASCII_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _VALUES: Mapping[type, Any] = {  # that both databases accept
     int: Annotated[int, Field(ge=-(2**63), lt=2**63)],
     float: Annotated[float, Field(allow_inf_nan=False)],
@@ -76,7 +78,8 @@ class KeysetOrders:
         if len(rows) <= limit:
             return Page(rows, None)
         last = rows[limit - 1]
-        return Page(rows[:limit], _encode_cursor(sort, [getattr(last, key.key) for key in keys]))
+        cursor_values = to_json([sort, *(getattr(last, key.key) for key in keys)])
+        return Page(rows[:limit], base64.urlsafe_b64encode(cursor_values).rstrip(b"=").decode())
 
 
 def _is_nullable(column: Column) -> bool:
@@ -97,10 +100,6 @@ def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> C
         and_(column == value, after_unique),
     )
     return or_(after, column.is_(None)) if _is_nullable(column) else after
-
-
-def _encode_cursor(sort: str, values: Sequence[Any]) -> str:
-    return base64.urlsafe_b64encode(to_json([sort, *values])).rstrip(b"=").decode()
 
 
 def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
@@ -152,7 +151,7 @@ def contains_text(
     conditions = [
         func.lower(column).contains(lowered, autoescape=True)
         for column in columns
-        for lowered in dict.fromkeys(_lower_ascii(variant) for variant in variants)
+        for lowered in dict.fromkeys(variant.translate(_ASCII_LOWER) for variant in variants)
     ]
     conditions += [
         func.lower(cast(column, Text)).contains(escaped, autoescape=True)
@@ -160,7 +159,3 @@ def contains_text(
         for escaped in dict.fromkeys(json.dumps(variant)[1:-1].lower() for variant in variants)
     ]
     return or_(*conditions)
-
-
-def _lower_ascii(text: str) -> str:
-    return "".join(c.lower() if c.isascii() else c for c in text)

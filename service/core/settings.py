@@ -48,6 +48,7 @@ METHOD_NAMES: tuple[str, ...] = tuple(
 )
 
 _GIB = 1024**3
+_POSTGRESQL = re.compile(r"^postgres(ql)?://")
 # Browsers send the origin in lower case, without path or default port.
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
@@ -295,13 +296,13 @@ class Settings(BaseSettings):
             return values
         data = Path(values.get("data_dir") or cls.model_fields["data_dir"].default).expanduser().resolve()
         media = values.get("media_root")
+        url = values.get("database_url") or file_url("sqlite:///", data / "catalog.sqlite3")
         return {
             **values,
             "data_dir": data,
             "media_root": Path(media).expanduser().resolve() if media else data / "media",
-            "database_url": _with_driver(
-                values.get("database_url") or file_url("sqlite:///", data / "catalog.sqlite3")
-            ),
+            # The driver is psycopg 3; for a plain URL, SQLAlchemy selects another one.
+            "database_url": _POSTGRESQL.sub("postgresql+psycopg://", url),
             "redis_url": values.get("redis_url") or file_url("redis+socket://", data / "run" / "redis.sock"),
         }
 
@@ -364,14 +365,6 @@ def settings() -> Settings:
 def file_url(prefix: str, path: Path) -> str:
     """Build the URL of a file or socket, whose path may contain ``?``, ``#`` or ``%``; ValueError if not Unicode."""
     return prefix + quote(str(path))
-
-
-def _with_driver(url: str) -> str:
-    # The installed driver is psycopg 3, but for a plain postgresql:// URL, SQLAlchemy selects another one.
-    for plain in ("postgresql://", "postgres://"):
-        if url.startswith(plain):
-            return "postgresql+psycopg://" + url.removeprefix(plain)
-    return url
 
 
 def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]) -> str:

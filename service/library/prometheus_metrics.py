@@ -6,6 +6,7 @@ The number of labels does not grow with the library.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import (
@@ -33,30 +34,21 @@ from service.library.recall_matrix import read_served_recall
 REGISTRY = CollectorRegistry()
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 REQUESTS = Counter("cinestrata_requests", "HTTP requests.", ["method", "route", "status"], registry=REGISTRY)
-REQUEST_SECONDS = Histogram(
-    "cinestrata_request_seconds",
-    "Time to answer an HTTP request.",
-    ["route"],
-    buckets=_FAST,
-    registry=REGISTRY,
-)
-SEARCH_SECONDS = Histogram(
+_histogram = partial(Histogram, buckets=_FAST, registry=REGISTRY)
+_process_gauge = partial(Gauge, registry=REGISTRY)
+REQUEST_SECONDS = _histogram("cinestrata_request_seconds", "Time to answer an HTTP request.", ["route"])
+SEARCH_SECONDS = _histogram(
     "cinestrata_search_seconds",
     "Time spent in each part of a search: encode, route, search, merge, total.",
     ["stage"],
-    buckets=_FAST,
-    registry=REGISTRY,
 )
-RELEASE_PINNED = Gauge(
-    "cinestrata_release_pinned", "1 while an earlier release than the newest is searched.", registry=REGISTRY
+RELEASE_PINNED = _process_gauge(
+    "cinestrata_release_pinned", "1 while an earlier release than the newest is searched."
 )
-GENERATION = Gauge(
-    "cinestrata_generation", "Generation of the index that is being searched.", registry=REGISTRY
-)
-UNVERIFIED_BYTES = Gauge(
+GENERATION = _process_gauge("cinestrata_generation", "Generation of the index that is being searched.")
+UNVERIFIED_BYTES = _process_gauge(
     "cinestrata_unread_bytes",
     "Bytes of searched shards whose checksums were not verified since the process started.",
-    registry=REGISTRY,
 )
 
 

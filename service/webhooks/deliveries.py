@@ -154,7 +154,9 @@ def _store(session: Session, message: Delivery, answer: Answer, is_test: bool) -
         return  # the endpoint was removed, or another worker sent the message after the lease expired
     at = now(session)
     row.status, row.answer = answer.status, answer.text
-    reason = _disabling_reason(answer)
+    reason = answer.text if answer.is_forbidden else None
+    if answer.status == _GONE:
+        reason = "The endpoint responded with status 410 (Gone)."
     if answer.is_success or is_test or reason or message.attempts > len(RETRY_SECONDS):
         row.state = "delivered" if answer.is_success else "failed"
         row.finished_at, row.next_attempt_at = at, None
@@ -177,12 +179,6 @@ def make_backlog_due(session: Session, webhook_id: str, at: datetime) -> None:
         .values(next_attempt_at=at)
         .execution_options(synchronize_session=False)
     )
-
-
-def _disabling_reason(answer: Answer) -> str | None:
-    if answer.status == _GONE:
-        return "The endpoint responded with status 410 (Gone)."
-    return answer.text if answer.is_forbidden else None
 
 
 def sweep_deliveries() -> None:

@@ -20,24 +20,21 @@ revision = "catalog_4"  # 2 and 3 were never released
 down_revision = "catalog_1"
 
 _GROWING_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_OBJECTS = {
-    "audit_log": ("details",),
-    "calibrations": ("model",),
-    "deliveries": ("payload",),
-    "events": ("data",),
-    "idempotency_keys": ("response",),
-    "maintenance_jobs": ("result",),
-    "releases": ("metrics",),
-    "syncs": ("counts",),
-    "tasks": ("settings", "progress", "remedy", "counts"),
-    "videos": ("metadata",),
-}
-_ARRAYS = {
-    "passages": ("cues",),
-    "synced_files": ("captions",),
-    "videos": ("captions",),
-    "webhooks": ("events",),
-    "worker_reports": ("gpus",),
+_JSON = {
+    "audit_log": {"details": "object"},
+    "calibrations": {"model": "object"},
+    "deliveries": {"payload": "object"},
+    "events": {"data": "object"},
+    "idempotency_keys": {"response": "object"},
+    "maintenance_jobs": {"result": "object"},
+    "passages": {"cues": "array"},
+    "releases": {"metrics": "object"},
+    "synced_files": {"captions": "array"},
+    "syncs": {"counts": "object"},
+    "tasks": dict.fromkeys(("settings", "progress", "remedy", "counts"), "object"),
+    "videos": {"metadata": "object", "captions": "array"},
+    "webhooks": {"events": "array"},
+    "worker_reports": {"gpus": "array"},
 }
 _STORED = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'", "BLOB": "'blob'"}
 _MAX_NAMED = 20  # rows in a log line
@@ -107,11 +104,6 @@ def upgrade() -> None:
                 _make_strict(connection, table)
 
 
-def _json_kinds(table: str) -> dict[str, str]:
-    """List a table's JSON columns with their kind."""
-    return dict.fromkeys(_OBJECTS.get(table, ()), "object") | dict.fromkeys(_ARRAYS.get(table, ()), "array")
-
-
 def _storage_class(declared: str) -> str:
     for pattern, name in (
         ("VARCHAR|DATETIME|JSON", "TEXT"),
@@ -123,7 +115,7 @@ def _storage_class(declared: str) -> str:
 
 
 def _repair(connection: sa.Connection, table: str) -> None:
-    kinds, damaged, values, keys = _json_kinds(table), [], [], []
+    kinds, damaged, values, keys = _JSON.get(table, {}), [], [], []
     for _, name, declared, is_required, _, is_key in connection.exec_driver_sql(
         f"PRAGMA table_info({table})"
     ):
@@ -171,7 +163,7 @@ def _make_strict(connection: sa.Connection, table: str) -> None:
     columns = created[created.index("(") : created.rindex(")")]
     checks = "".join(
         f", CONSTRAINT ck_{table}_{name} CHECK ({name} IS NULL OR json_valid({name}) AND json_type({name}) = '{kind}')"
-        for name, kind in _json_kinds(table).items()
+        for name, kind in _JSON.get(table, {}).items()
     )
     connection.exec_driver_sql(f"CREATE TABLE strict_table {_storage_class(columns)}{checks}) STRICT")
     connection.exec_driver_sql(f"INSERT INTO strict_table SELECT * FROM {table}")  # noqa: S608
