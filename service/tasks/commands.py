@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 import tempfile
@@ -45,7 +46,7 @@ from service.tasks.lifecycle.state_machine import (
 )
 from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task, task_details
 from service.tasks.uploads import uploaded_videos
-from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
+from service.tasks.uploads.archive_unpacking import unpack_archive
 from service.tasks.uploads.uploaded_videos import adopted_uploads
 
 
@@ -62,8 +63,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         Unavailable: Nothing was stored; the request can be retried.
         InDoubt: The task may be stored; a retry with the same Idempotency-Key stores it only once.
     """
-    request = TaskRequest(idempotency_key, caller)
-    return _create_from_spec(request, spec)
+    return _create_from_spec(TaskRequest(idempotency_key, caller), spec)
 
 
 def append_videos(
@@ -76,8 +76,7 @@ def append_videos(
         Conflict: The task is not a learned domain, or an ID belongs to another video.
         InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task`.
     """
-    request = TaskRequest(idempotency_key, caller, target_id=task_id)
-    return _create_from_spec(request, spec)
+    return _create_from_spec(TaskRequest(idempotency_key, caller, target_id=task_id), spec)
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
@@ -119,8 +118,7 @@ def create_task_from_archive(
         Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for ``create_task``.
     """
     fields = {"name": name, "method": method, "settings": settings}
-    request = TaskRequest(idempotency_key, caller)
-    return _create_from_archive(request, archive, filename, TaskSpec, fields)
+    return _create_from_archive(TaskRequest(idempotency_key, caller), archive, filename, TaskSpec, fields)
 
 
 def append_archive(
@@ -279,7 +277,8 @@ def _create_from_archive(
             with session_scope() as session:
                 require_learned(session.get(Task, request.target_id), request.target_id)
         # Videos are compressed already, so unpacking does not enlarge them much.
-        require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
+        require_disk_space(0, files_bytes=archive.seek(0, os.SEEK_END), is_append=is_append)
+        archive.seek(0)
         try:
             videos = unpack_archive(archive, filename, task_id)
             require_disk_space(len(videos), is_append=is_append)

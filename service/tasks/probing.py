@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
@@ -55,7 +55,7 @@ from service.tasks.lifecycle import (
     send_due,
 )
 from service.tasks.lifecycle.state_machine import SAME_CONTENT, reject
-from service.tasks.probing_completion import complete_probing, isolate_failures
+from service.tasks.probing_completion import complete_probing, isolate_failures, pending_videos
 
 CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk
@@ -78,25 +78,6 @@ class _SameContent(MediaError):
     def __init__(self, uri: str, digest: str) -> None:
         super().__init__(SAME_CONTENT + redact_uri(uri))
         self.content_hash = digest
-
-
-@dataclass
-class _Progress:
-    """Reports how far all workers are, on behalf of the task's owner."""
-
-    claim: Claim
-    total: int
-    reported: float = 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() - self.reported < _REPORT_SECONDS:
-            self.claim.tick()
-            return
-        self.report(self.total - read_totals(self.claim.task.id, "probing").remaining)
-
-    def report(self, done: int) -> None:
-        self.reported = time.monotonic()
-        self.claim.progress("probing", done / max(self.total, 1), done=done, total=self.total)
 
 
 def probe(claim: Claim) -> None:
@@ -138,12 +119,23 @@ def _probe_chunks(claim: Claim) -> None:
     task_id, spec = claim.task.id, _frame_spec()
     total = _plan(claim)
     send_due()  # let other workers take chunks
-    progress = _Progress(claim, total)
+    reported = 0.0
+
+    def report(done: int | None = None) -> None:
+        """Report how far all workers are, on behalf of the task's owner."""
+        nonlocal reported
+        if done is None and time.monotonic() - reported < _REPORT_SECONDS:
+            claim.tick()
+            return
+        reported = time.monotonic()
+        done = total - read_totals(task_id, "probing").remaining if done is None else done
+        claim.progress("probing", done / max(total, 1), done=done, total=total)
+
     outages: list[SourceUnavailable] = []  # in consecutive chunks
     failures = 0  # in consecutive chunks
     with _open_decoder() as decoder:
         while (totals := read_totals(task_id, "probing")).unfinished:
-            progress.report(total - totals.remaining)
+            report(total - totals.remaining)
             isolate_failures(claim)
             chunk = claim_chunk(task_id, "probing", claim.owner, owns_task=True)
             if chunk is None:
@@ -152,7 +144,7 @@ def _probe_chunks(claim: Claim) -> None:
                 time.sleep(_WAIT_SECONDS)  # other workers process the last chunks
                 continue
             try:
-                _probe_chunk(chunk, decoder, spec, progress)
+                _probe_chunk(chunk, decoder, spec, report)
                 outages.clear()
                 failures = 0
             except LeaseLost:
@@ -205,7 +197,9 @@ def _probe_chunk(
 ) -> None:
     """Probe a chunk's pending videos and store the results."""
     with chunk:
-        videos, target_id = _load_videos(chunk)
+        with session_scope() as session:
+            videos = pending_videos(session, chunk)
+            target_id = session.scalar(select(Task.target_id).where(Task.id == chunk.task_id))
         results: list[_Result] = []
         outages: list[SourceUnavailable] = []
         saved = time.monotonic()
@@ -234,21 +228,6 @@ def _probe_chunk(
         remove_deleted_files()  # for videos deleted meanwhile
         if outages:
             raise outages[0]
-
-
-def _load_videos(chunk: ChunkClaim) -> tuple[Sequence[Video], str | None]:
-    """Load a chunk's pending videos, and the domain's ID if the task is an append."""
-    with session_scope() as session:
-        videos = session.scalars(
-            select(Video)
-            .where(
-                Video.task_id == chunk.task_id,
-                Video.status == "pending",
-                Video.vector_id.between(chunk.first_id, chunk.last_id),
-            )
-            .order_by(Video.vector_id)
-        ).all()
-        return videos, session.scalar(select(Task.target_id).where(Task.id == chunk.task_id))
 
 
 def _probe_video(
@@ -280,8 +259,9 @@ def _read_video(
     decoder: VideoDecoder, spec: FrameSpec, video: Video, path: Path, find_copy: Callable[[str], str | None]
 ) -> VideoInfo:
     """Hash and decode a file; raise MediaError if it is unusable or a copy of an accepted video."""
+    name = redact_uri(video.uri)
     try:
-        decoder.limits.check_file(path, redact_uri(video.uri))
+        decoder.limits.check_file(path, name)
         digest = content_hash(path)
     except FileNotFoundError:
         raise UndecidedVideo("The file no longer exists.") from None
@@ -291,19 +271,12 @@ def _read_video(
         ) from error
     if (same := find_copy(digest)) is not None:
         raise _SameContent(same, digest)
-    info = _decode(decoder, spec, path, video)
-    if info.content_hash != digest:
-        raise UndecidedVideo("The file changed while it was read.")
-    return info
-
-
-def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: Video) -> VideoInfo:
     try:
-        return decoder.decode(
+        info = decoder.decode(
             path,
             frames=spec.frames,
             size=spec.size,
-            name=redact_uri(video.uri),
+            name=name,
             thumbnail=library_files.thumbnail_path(video.id),
             cache=settings().cache_dir,
         )
@@ -311,18 +284,17 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: Video) ->
         raise DecoderOutage(f"This worker's decoder can't be used: {error}.") from error
     except OSError as error:  # about the output: the decoder reports unreadable files as MediaError
         raise DataFolderNotWritable(settings().data_dir, error) from error
+    if info.content_hash != digest:
+        raise UndecidedVideo("The file changed while it was read.")
+    return info
 
 
 def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Result]) -> None:
-    by_id = {video.vector_id: (video, outcome) for video, outcome in results}
-    rows = {
-        row.vector_id: row
-        for row in session.scalars(
-            select(Video).where(Video.vector_id.in_(by_id), Video.task_id == chunk.task_id)
-        )
-    }
-    for vector_id, (video, outcome) in by_id.items():
-        row = rows.get(vector_id)
+    ids = [video.vector_id for video, _ in results]
+    stored = session.scalars(select(Video).where(Video.vector_id.in_(ids), Video.task_id == chunk.task_id))
+    rows = {row.vector_id: row for row in stored}
+    for video, outcome in results:
+        row = rows.get(video.vector_id)
         if isinstance(outcome, MediaError):
             if row is not None:  # otherwise deleted during decoding
                 reject(
@@ -335,9 +307,7 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
         elif row is None:  # deleted during decoding, which rewrote its files
             session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=outcome.content_hash))
         else:
+            for name, value in asdict(outcome).items():
+                setattr(row, name, value)
             row.status, row.reason = "accepted", None
-            row.content_hash, row.bytes = outcome.content_hash, outcome.bytes
-            row.container, row.codec = outcome.container, outcome.codec
-            row.width, row.height = outcome.width, outcome.height
-            row.fps, row.duration, row.frames = outcome.fps, outcome.duration, outcome.frames
     chunk.count_finished(session, len(results))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.uri_redaction import redact_uri
@@ -19,7 +19,7 @@ from service.core.settings import settings
 from service.storage import library_files
 from service.storage.video_files import is_removed_upload
 from service.tasks.ingestion_checks import learns_all_captions
-from service.tasks.lifecycle import Claim, plan_chunks
+from service.tasks.lifecycle import ChunkClaim, Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.state_machine import SAME_CONTENT, lock_owned_task, reject
 
@@ -122,33 +122,29 @@ def _assign_splits(claim: Claim) -> str | None:
             .where(Video.task_id == claim.task.id, Video.status == "accepted")
             .execution_options(yield_per=_TRANSACTION_ROWS)
         )
-        candidates, present = [], {}
+        candidates, before = [], {}
         for vector_id, digest, captions, split, effective in rows:
             candidates.append(SplitCandidate(vector_id, digest or "", bool(captions), split))
-            present[vector_id] = effective
+            before[vector_id] = effective
     is_folded = learns_all_captions(claim.task.method, claim.task.settings)
     share = 0.0 if is_folded else CALIBRATION_SHARE
-    splits = assign_splits(candidates, settings().held_out_share, share, is_folded=is_folded)
+    splits, held_out = assign_splits(candidates, settings().held_out_share, share, is_folded=is_folded)
     changed: dict[str | None, list[int]] = {}
-    for vector_id, split in splits.by_vector_id.items():
-        if present[vector_id] != split:
+    for vector_id, split in sorted(splits.items()):
+        if before[vector_id] != split:
             changed.setdefault(split, []).append(vector_id)
-    for name, ids in changed.items():
-        _write_split(claim, name, sorted(ids))
-    return splits.held_out
-
-
-def _write_split(claim: Claim, split: str | None, vector_ids: Sequence[int]) -> None:
-    for group in batches(vector_ids, _TRANSACTION_ROWS):
-        claim.tick()
-        with claim.transaction() as session:
-            for ids in id_chunks(group):
-                session.execute(
-                    update(Video)
-                    .where(Video.vector_id.in_(ids))
-                    .values(effective_split=split)
-                    .execution_options(synchronize_session=False)
-                )
+    for split, vector_ids in changed.items():
+        for group in batches(vector_ids, _TRANSACTION_ROWS):
+            claim.tick()
+            with claim.transaction() as session:
+                for ids in id_chunks(group):
+                    session.execute(
+                        update(Video)
+                        .where(Video.vector_id.in_(ids))
+                        .values(effective_split=split)
+                        .execution_options(synchronize_session=False)
+                    )
+    return held_out
 
 
 def isolate_failures(claim: Claim) -> None:
@@ -168,21 +164,18 @@ def isolate_failures(claim: Claim) -> None:
     with claim.transaction() as session:
         at = now(session)
         for chunk in session.scalars(select(Chunk).where(failed).order_by(Chunk.number).with_for_update()):
-            pending = session.scalars(
-                select(Video)
-                .where(
-                    Video.task_id == chunk.task_id,
-                    Video.status == "pending",
-                    Video.vector_id.between(chunk.first_id, chunk.last_id),
-                )
-                .order_by(Video.vector_id)
-            ).all()
+            pending = pending_videos(session, chunk)
             # The row stays: SQLite would reuse its ID for a new chunk, and with it the last worker's claim.
             chunk.fencing_token += 1
             chunk.done_at = at
             if chunk.run == ISOLATED:
+                cause = "Decoding it killed the worker"
+                if chunk.error:
+                    cause = f"It can't be processed ({chunk.error})"
+                attempts = f"in {chunk.attempts} attempts with this video alone"
+                reason = f"{cause} {attempts}. Export it again, or leave it out."
                 for video in pending:
-                    reject(session, video, _failure(chunk), is_final=False)  # the machine may be the cause
+                    reject(session, video, reason, is_final=False)  # the machine may be the cause
                 chunk.finished = chunk.videos
                 task = session.get_one(Task, chunk.task_id)
                 task.attempts = min(task.attempts, 1)  # progress, in as many steps as videos
@@ -205,9 +198,17 @@ def _failed(task_id: str) -> ColumnElement[bool]:
     )
 
 
-def _failure(chunk: Chunk) -> str:
-    cause = f"It can't be processed ({chunk.error})" if chunk.error else "Decoding it killed the worker"
-    return f"{cause} in {chunk.attempts} attempts with this video alone. Export it again, or leave it out."
+def pending_videos(session: Session, chunk: Chunk | ChunkClaim) -> Sequence[Video]:
+    """Load a chunk's pending videos."""
+    return session.scalars(
+        select(Video)
+        .where(
+            Video.task_id == chunk.task_id,
+            Video.status == "pending",
+            Video.vector_id.between(chunk.first_id, chunk.last_id),
+        )
+        .order_by(Video.vector_id)
+    ).all()
 
 
 @dataclass(frozen=True)
@@ -220,26 +221,13 @@ class SplitCandidate:
     split: str | None
 
 
-@dataclass(frozen=True)
-class Splits:
-    """A task's effective splits.
-
-    Attributes:
-        by_vector_id: Split of each video; None for one without captions or a given split, which is only indexed.
-        held_out: Where the test split comes from, or ``cross_fitted`` for a fold; None if there is neither.
-    """
-
-    by_vector_id: dict[int, str | None]
-    held_out: Literal["given", "derived", "cross_fitted"] | None
-
-
 def assign_splits(
     candidates: Sequence[SplitCandidate],
     test_share: float,
     calibration_share: float = 0.0,
     *,
     is_folded: bool = False,
-) -> Splits:
+) -> tuple[dict[int, str | None], Literal["given", "derived", "cross_fitted"] | None]:
     """Keep given splits, and derive a test and a validation split if none is given.
 
     The choice depends on content alone (lowest hashes first), so the same videos are held out every time, in any order.
@@ -250,30 +238,28 @@ def assign_splits(
         calibration_share: Share of the captioned videos, 0..1, rounded down, that become the validation split if no
             captioned video has the split ``val``; taken from training videos without a given split.
         is_folded: Whether the derived test split becomes the fold, which is learned and measured by cross-fitting.
+
+    Returns:
+        The split of each video, by vector ID: None for one without captions or a given split, which is only indexed.
+        Where the test split comes from, or ``cross_fitted`` for a fold; None if there is neither.
     """
-    splits = _assign_test(candidates, test_share, is_folded)
-    if any(c.captioned and c.split == "val" for c in candidates):
-        return splits
-    wanted = int(calibration_share * sum(c.captioned for c in candidates))
-    free = sorted(
-        (c.content_hash, c.vector_id)
-        for c in candidates
-        if c.captioned and c.split is None and splits.by_vector_id[c.vector_id] == "train"
-    )
-    chosen = free[: min(wanted, max(0, len(free) - 1))]  # one is left for training
-    return Splits(splits.by_vector_id | {vector_id: "val" for _, vector_id in chosen}, splits.held_out)
-
-
-def _assign_test(candidates: Sequence[SplitCandidate], share: float, is_folded: bool) -> Splits:
-    """Keep given splits, and derive a test split if none is given."""
-    effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
-    if any(c.captioned and c.split == "test" for c in candidates):
-        return Splits(effective, "given")
-    captioned = sum(c.captioned for c in candidates)
-    free = sorted((c.content_hash, c.vector_id) for c in candidates if c.captioned and c.split is None)
-    keep_one = 0 if any(c.captioned and c.split == "train" for c in candidates) else 1
-    wanted = min(max(1, int(share * captioned)), len(free) - keep_one) if share > 0 and captioned >= 2 else 0
-    if wanted <= 0:
-        return Splits(effective, None)
-    chosen = dict.fromkeys((vector_id for _, vector_id in free[:wanted]), "fold" if is_folded else "test")
-    return Splits({**effective, **chosen}, "cross_fitted" if is_folded else "derived")
+    splits = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
+    captioned = [c for c in candidates if c.captioned]
+    given = {c.split for c in captioned}
+    free = [
+        vector_id for _, vector_id in sorted((c.content_hash, c.vector_id) for c in captioned if not c.split)
+    ]
+    held_out: Literal["given", "derived", "cross_fitted"] | None = "given" if "test" in given else None
+    if held_out is None and test_share > 0 and len(captioned) >= 2:
+        kept = 0 if "train" in given else 1
+        count = min(max(1, int(test_share * len(captioned))), len(free) - kept)
+        if count > 0:
+            splits |= dict.fromkeys(free[:count], "fold" if is_folded else "test")
+            held_out = "cross_fitted" if is_folded else "derived"
+            free = free[count:]
+    if "val" not in given:
+        count = min(
+            int(calibration_share * len(captioned)), max(0, len(free) - 1)
+        )  # one is left for training
+        splits |= dict.fromkeys(free[:count], "val")
+    return splits, held_out

@@ -85,9 +85,6 @@ def new_id(prefix: str) -> str:
 def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) -> CreateOutcome:
     """Store a validated task, its videos and its request's outcome in one transaction.
 
-    Args:
-        request: The request, which names the domain of an append.
-
     Raises:
         NotFound: The domain of the append does not exist.
         Conflict: The name or an ID belongs to another task, or the domain accepts no videos.
@@ -122,7 +119,12 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
                 for video in spec.videos
             )
             insert_queued_task(session, task, rows, len(spec.videos))
-            _record_creation(session, task, len(spec.videos))
+            videos = len(spec.videos)
+            if task.target_id is None:
+                facts = {"name": name, "method": method, "videos": videos}
+                record_change(session, "task.create", task_id, facts)
+            else:
+                record_change(session, "task.append", task.target_id, {"append": task_id, "videos": videos})
             session.flush()
             view = task_details(session, [task])[0]
             request.settle(session, view)
@@ -170,25 +172,17 @@ def _find_originals(session: Session, videos: Sequence[VideoSpec]) -> dict[str |
     numbers = {video.replaces: number for number, video in enumerate(videos) if video.replaces}
     if len(numbers) < sum(video.replaces is not None for video in videos):
         raise Conflict("videos: Two of the videos replace the same one.")
-    found: dict[str | None, int] = {}
+    originals: dict[str | None, int] = {}
+    searchable = (
+        select(Video.id, Video.vector_id).join(Task).where(Video.status == "accepted", Task.state == "ready")
+    )
     for chunk in id_chunks(list(numbers)):
-        rows = session.execute(
-            select(Video.id, Video.vector_id)
-            .join(Task)
-            .where(Video.id.in_(chunk), Video.status == "accepted", Task.state == "ready")
-        )
-        found.update({video: vector_id for video, vector_id in rows})
-    if missing := next((video for video in numbers if video not in found), None):
+        originals |= {
+            video: vector_id for video, vector_id in session.execute(searchable.where(Video.id.in_(chunk)))
+        }
+    if missing := next((video for video in numbers if video not in originals), None):
         raise Conflict(f"videos[{numbers[missing]}].replaces: No search can find the video {missing!r}.")
-    return found
-
-
-def _record_creation(session: Session, task: Task, videos: int) -> None:
-    if task.target_id is None:
-        facts = {"name": task.name, "method": task.method, "videos": videos}
-        record_change(session, "task.create", task.id, facts)
-    else:
-        record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
+    return originals
 
 
 def relearn_appended_videos(
@@ -239,8 +233,8 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
             )
         require_disk_space(len(videos))
         name = _free_name(session, domain.name, spec.name)
-        copied: dict[str, Any] = {"method": domain.method, "settings": dict(domain.settings)}
-        task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id, **copied)
+        task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id)
+        task.method, task.settings = domain.method, dict(domain.settings)
         rows = (
             {"uri": video.uri, "captions": video.captions, "extra": video.extra, "copy_of": video.vector_id}
             for video in videos
@@ -310,7 +304,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
 def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedVideo]]:
     """Read the first rejected videos of each task."""
     number = func.row_number().over(partition_by=Video.task_id, order_by=Video.vector_id).label("number")
-    found: dict[str, list[RejectedVideo]] = {}
+    rejected: dict[str, list[RejectedVideo]] = {}
     for chunk in id_chunks(task_ids):
         numbered = (
             select(Video.id, Video.task_id, Video.uri, Video.reason, number)
@@ -322,5 +316,5 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
         )
         for video_id, task_id, uri, reason, _ in rows:
             video = RejectedVideo(id=video_id, task_id=task_id, uri=uri, reason=reason or "")
-            found.setdefault(task_id, []).append(video)
-    return found
+            rejected.setdefault(task_id, []).append(video)
+    return rejected

@@ -85,13 +85,8 @@ class Claim:
             on_renewal=self._notice_cancellation,
         )
         self._context = ExitStack()
-        self._trace = TaskTrace(
-            {
-                "cinestrata.task_id": task.id,
-                "cinestrata.method": task.method,
-                "cinestrata.attempt": task.attempts,
-            }
-        )
+        facts = {"task_id": task.id, "method": task.method, "attempt": task.attempts}
+        self._trace = TaskTrace({f"cinestrata.{name}": value for name, value in facts.items()})
 
     # --- progress ---
 
@@ -100,16 +95,7 @@ class Claim:
         self._peak_memory = peak
 
     def progress(
-        self,
-        stage: str,
-        fraction: float = 0.0,
-        *,
-        done: int | None = None,
-        total: int | None = None,
-        epoch: int | None = None,
-        epochs: int | None = None,
-        loss: float | None = None,
-        videos_per_second: float | None = None,
+        self, stage: str, fraction: float = 0.0, *, epoch: int | None = None, **figures: Any
     ) -> None:
         """Report how far a stage is.
 
@@ -118,6 +104,7 @@ class Claim:
         Args:
             fraction: Progress of the stage, 0..1.
             epoch: Current epoch, from 1.
+            figures: Other fields of :class:`TaskProgress`, such as ``done`` and ``total``.
 
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
@@ -131,13 +118,9 @@ class Claim:
         progress = TaskProgress(
             stage=stage,
             fraction=min(max(fraction, 0.0), 1.0),
-            done=done,
-            total=total,
             epoch=epoch,
-            epochs=epochs,
-            loss=loss,
-            videos_per_second=videos_per_second,
             peak_memory=self._peak_memory() if self._peak_memory else None,
+            **figures,
         )
         try:
             with self._locked() as (session, task):
@@ -328,14 +311,11 @@ class Claim:
             self.release(count_attempt=True)
         else:
             log.error("task_exception", task=self.task.id, exc_info=error)
-            self.fail(
-                f"{type(error).__name__}: {error}"
-                if not isinstance(error, (ValueError, CinestrataError))
-                else str(error),
-                getattr(error, "hint", None)
-                or "Check the worker's log and fix the cause, then retry the task.",
-                Action(name="retry_task", id=self.task.id),
-            )
+            is_explained = isinstance(error, (ValueError, CinestrataError))
+            reason = str(error) if is_explained else f"{type(error).__name__}: {error}"
+            hint = "Check the worker's log and fix the cause, then retry the task."
+            remedy = Action(name="retry_task", id=self.task.id)
+            self.fail(reason, getattr(error, "hint", None) or hint, remedy)
 
     def _cancellation(self) -> TaskCancelled:
         return TaskCancelled(f"Task {self.task.id} was cancelled.")
@@ -370,7 +350,6 @@ def claim_probing(task_id: str, owner: str) -> Claim | None:
 
 
 def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
-    lease = settings().lease_seconds
     with session_scope(write=True) as session:
         at = now(session)
         # An expired training that killed its worker too often is not tried again.
@@ -389,7 +368,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
             )
             .values(
                 lease_owner=owner[:255],
-                lease_expires_at=at + timedelta(seconds=lease),
+                lease_expires_at=at + timedelta(seconds=settings().lease_seconds),
                 fencing_token=Task.fencing_token + 1,
                 attempts=Task.attempts + 1,
             )
@@ -401,15 +380,10 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         if previous_owner is not None:
             published = is_published(session, session.get_one(Task, task_id))
             record_lost_worker(session, task_id, previous_owner, published=published)
-        task = _begin(session, task_id, owner)
+        task = session.scalars(select(Task).where(Task.id == task_id)).one()
+        task.started_at = task.started_at or at
+        if task.state == "queued":
+            record(session, task_id, "state", {"state": "probing", "from": "queued"})
+            task.state = "probing"
+        record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
     return Claim(task, owner, token)
-
-
-def _begin(session: Session, task_id: str, owner: str) -> Task:
-    task = session.scalars(select(Task).where(Task.id == task_id)).one()
-    task.started_at = task.started_at or now(session)
-    if task.state == "queued":
-        record(session, task_id, "state", {"state": "probing", "from": "queued"})
-        task.state = "probing"
-    record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
-    return task

@@ -299,13 +299,6 @@ def _too_many_files() -> TooLarge:
     return TooLarge(f"{ARCHIVE_FIELD}: It has more than {request_limits.MAX_ARCHIVE_FILES} files. Split it.")
 
 
-def archive_bytes(archive: BinaryIO) -> int:
-    """Measure the whole archive in bytes, and rewind it."""
-    size = archive.seek(0, os.SEEK_END)
-    archive.seek(0)
-    return size
-
-
 def _read_videos(members: Members) -> list[VideoSpec]:
     """Read the archive's videos."""
     paths = [*map(str, members)]

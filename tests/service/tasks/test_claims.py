@@ -139,108 +139,87 @@ def test_expired_lease_without_a_new_owner_can_be_used(
     assert _row(view.id).progress["fraction"] == 0.5
 
 
-def test_progress_is_stored_in_the_task_and_as_events(sqlite_catalog: Settings, post_probed: Post) -> None:
-    view = post_probed()
-    claim = _claimed(view.id)
+@pytest.fixture
+def task_id(sqlite_catalog: Settings, post_probed: Post) -> str:
+    return post_probed().id
+
+
+def test_progress_is_stored_in_the_task_and_as_events(task_id: str) -> None:
+    figures = {"epoch": 1, "epochs": 4, "loss": 2.5, "videos_per_second": 12.0}
+    claim = _claimed(task_id)
     claim.advance("training")
-    claim.progress("training", 0.25, epoch=1, epochs=4, loss=2.5, videos_per_second=12.0)
-    shown = commands.get_task(view.id)
+    claim.progress("training", 0.25, **figures)
+    shown = commands.get_task(task_id)
     assert shown.state == "training"
-    assert shown.progress.model_dump(exclude_none=True) == {
-        "stage": "training",
-        "fraction": 0.25,
-        "epoch": 1,
-        "epochs": 4,
-        "loss": 2.5,
-        "videos_per_second": 12.0,
-    }
-    last = commands.events_after(view.id)[-1]
-    assert (last.kind, last.data["loss"]) == ("progress", 2.5)
+    stored = shown.progress.model_dump(exclude_none=True)
+    assert stored == {"stage": "training", "fraction": 0.25, **figures}
+    every = commands.events_after(task_id)
+    assert (every[-1].kind, every[-1].data["loss"]) == ("progress", 2.5)
+    assert [e.id for e in every] == sorted(e.id for e in every)
+    first = commands.events_after(task_id, limit=2)
+    assert first + commands.events_after(task_id, first[-1].id) == every
 
 
-def test_progress_events_are_throttled(sqlite_catalog: Settings, post_probed: Post, monkeypatch) -> None:
+def test_progress_events_are_throttled(task_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "EVENT_SECONDS", 3600)
-    view = post_probed()
-    claim = _claimed(view.id)
-    seen = commands.events_after(view.id)[-1].id
+    claim = _claimed(task_id)
+    seen = commands.events_after(task_id)[-1].id
     for step in range(200):
         claim.progress("training", step / 200, epoch=1, epochs=2)
     claim.progress("training", 1.0, epoch=2, epochs=2)
-    kinds = [(e.kind, e.data["fraction"]) for e in commands.events_after(view.id, seen)]
+    kinds = [(e.kind, e.data["fraction"]) for e in commands.events_after(task_id, seen)]
     assert kinds == [("progress", 0.0), ("progress", 1.0)]
-
-
-def test_events_are_read_in_pages(sqlite_catalog: Settings, post_probed: Post) -> None:
-    view = post_probed()
-    every = commands.events_after(view.id)
-    assert [e.id for e in every] == sorted(e.id for e in every)
-    first = commands.events_after(view.id, limit=2)
-    assert first + commands.events_after(view.id, first[-1].id) == every
 
 
 class TestEndings:
     """Effects of leaving a claim's ``with`` block."""
 
-    def test_value_error_fails_the_task_with_its_text(
-        self, sqlite_catalog: Settings, post_probed: Post
+    @pytest.mark.parametrize(
+        ("raised", "error"),
+        [
+            (ValueError("settings.rank: must be at least 1"), "settings.rank: must be at least 1"),
+            (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+        ],
+    )
+    def test_exception_fails_the_task_with_its_text(
+        self, task_id: str, raised: Exception, error: str
     ) -> None:
-        view = post_probed()
-        with _claimed(view.id):
-            raise ValueError("settings.rank: must be at least 1")
-        shown = commands.get_task(view.id)
-        assert (shown.state, shown.error) == ("failed", "settings.rank: must be at least 1")
+        with _claimed(task_id):
+            raise raised
+        shown = commands.get_task(task_id)
+        assert (shown.state, shown.error) == ("failed", error)
         assert "retry" in (shown.error_hint or "")
-        assert _row(view.id).lease_owner is None
+        assert _row(task_id).lease_owner is None
 
-    def test_unexpected_exception_fails_the_task_with_its_type(
-        self, sqlite_catalog: Settings, post_probed: Post
-    ) -> None:
-        view = post_probed()
-        with _claimed(view.id):
-            raise ZeroDivisionError("division by zero")
-        assert commands.get_task(view.id).error == "ZeroDivisionError: division by zero"
-
-    def test_cancellation_ends_the_work_at_the_next_progress_report(
-        self, sqlite_catalog: Settings, post_probed: Post
-    ) -> None:
-        view = post_probed()
-        with _claimed(view.id) as claim:
+    def test_cancellation_ends_the_work_at_the_next_progress_report(self, task_id: str) -> None:
+        with _claimed(task_id) as claim:
             claim.advance("training")
-            assert commands.cancel_task(view.id).cancel_requested
-            assert commands.get_task(view.id).state == "training"
+            assert commands.cancel_task(task_id).cancel_requested
+            assert commands.get_task(task_id).state == "training"
             claim.progress("training", 0.5)
             pytest.fail("progress() went on")
-        assert commands.get_task(view.id).state == "cancelled"
-        assert not commands.get_task(view.id).cancel_requested
+        cancelled = commands.get_task(task_id)
+        assert (cancelled.state, cancelled.cancel_requested) == ("cancelled", False)
 
-    def test_stopping_worker_releases_the_task(self, sqlite_catalog: Settings, post_probed: Post) -> None:
-        view = post_probed()
-        with _claimed(view.id) as claim:
+    def test_stopping_worker_releases_the_task(self, task_id: str) -> None:
+        with _claimed(task_id) as claim:
             leases.stopping.set()
             claim.tick()
             pytest.fail("tick() went on")
-        row = _row(view.id)
+        row = _row(task_id)
         assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
         leases.stopping.clear()
-        assert lifecycle.claim_training(view.id, "again") is not None
+        assert lifecycle.claim_training(task_id, "again") is not None
 
-    def test_signal_releases_the_task_and_propagates(
-        self, sqlite_catalog: Settings, post_probed: Post
-    ) -> None:
-        view = post_probed()
-        with pytest.raises(KeyboardInterrupt), _claimed(view.id):
+    def test_signal_releases_the_task_and_propagates(self, task_id: str) -> None:
+        with pytest.raises(KeyboardInterrupt), _claimed(task_id):
             raise KeyboardInterrupt
-        assert _row(view.id).attempts == 0
-        assert _row(view.id).lease_owner is None
+        assert (_row(task_id).attempts, _row(task_id).lease_owner) == (0, None)
 
-    def test_unavailable_dependency_counts_as_an_attempt(
-        self, sqlite_catalog: Settings, post_probed: Post
-    ) -> None:
-        view = post_probed()
-        with _claimed(view.id):
+    def test_unavailable_dependency_counts_as_an_attempt(self, task_id: str) -> None:
+        with _claimed(task_id):
             raise Unavailable("the index is away")
-        assert _row(view.id).attempts == 1
-        assert commands.get_task(view.id).state == "probing"
+        assert (_row(task_id).attempts, _row(task_id).state) == (1, "probing")
 
     def test_lost_lease_writes_nothing(self, catalog: Settings, post_probed: Post, expire: Callable) -> None:
         view = post_probed()
@@ -249,56 +228,55 @@ class TestEndings:
             fresh = _claimed(view.id)
             stale.advance("training")
             pytest.fail("advance() went on")
-        assert _row(view.id).fencing_token == fresh.token
-        assert _row(view.id).state == "probing"
+        assert (_row(view.id).fencing_token, _row(view.id).state) == (fresh.token, "probing")
 
 
 class TestHeartbeat:
     """The lease is renewed as long as progress is reported."""
 
     @pytest.fixture
-    def short(
-        self, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-    ) -> Settings:
+    def task_id(
+        self,
+        tmp_path: Path,
+        settings_factory: Callable[..., Settings],
+        post_probed: Post,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> str:
+        """A task whose lease is short."""
         monkeypatch.setattr(leases, "STALL_SECONDS", 0.6)
-        return settings_factory(tmp_path, lease_seconds=0.3)
+        settings_factory(tmp_path, lease_seconds=0.3)
+        return post_probed().id
 
-    def test_lease_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:
-        view = post_probed()
-        with _claimed(view.id) as claim:
-            before = _row(view.id).lease_expires_at
-            _until(lambda: _row(view.id).lease_expires_at > before, claim.tick)
+    def test_lease_is_renewed_while_progress_is_made(self, task_id: str) -> None:
+        with _claimed(task_id) as claim:
+            before = _row(task_id).lease_expires_at
+            _until(lambda: _row(task_id).lease_expires_at > before, claim.tick)
             claim.fail("enough")
 
-    def test_heartbeat_detects_a_lost_lease(self, short: Settings, post_probed: Post) -> None:
-        view = post_probed()
-        claim = _claimed(view.id)
-        with claim:
+    def test_heartbeat_detects_a_lost_lease(self, task_id: str) -> None:
+        with _claimed(task_id) as claim:
             with session_scope(write=True) as session:
-                session.get_one(Task, view.id).fencing_token += 1
+                session.get_one(Task, task_id).fencing_token += 1
             with pytest.raises(LeaseLost):
                 _until(lambda: False, claim.tick)
 
-    def test_lease_expires_without_progress(self, short: Settings, post_probed: Post) -> None:
-        view = post_probed()
-        with _claimed(view.id):
+    def test_lease_expires_without_progress(self, task_id: str) -> None:
+        with _claimed(task_id):
             # On a busy machine, a late heartbeat can still renew a lease that has expired.
-            _until(lambda: lifecycle.reconcile().recovered == (view.id,))
-            fresh = _claimed(view.id)
-        assert _row(view.id).fencing_token == fresh.token
+            _until(lambda: lifecycle.reconcile().recovered == (task_id,))
+            fresh = _claimed(task_id)
+        assert _row(task_id).fencing_token == fresh.token
 
-    def test_heartbeat_detects_cancellation(self, short: Settings, post_probed: Post) -> None:
-        view = post_probed()
-        with _claimed(view.id) as claim:
-            commands.cancel_task(view.id)
+    def test_heartbeat_detects_cancellation(self, task_id: str) -> None:
+        with _claimed(task_id) as claim:
+            commands.cancel_task(task_id)
             _until(lambda: False, claim.tick)
-        assert commands.get_task(view.id).state == "cancelled"
+        assert commands.get_task(task_id).state == "cancelled"
 
     def test_unavailable_database_does_not_stop_the_training(
-        self, short: Settings, post_probed: Post, monkeypatch: pytest.MonkeyPatch
+        self, task_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        view = post_probed()
-        with _claimed(view.id) as claim:
+        with _claimed(task_id) as claim:
 
             def away(**_: object) -> None:
                 raise Unavailable("locked")
@@ -307,7 +285,7 @@ class TestHeartbeat:
                 patched.setattr("service.tasks.lifecycle.claims.session_scope", away)
                 claim.progress("training", 0.1)
             claim.progress("training", 0.2)
-        assert _row(view.id).progress["fraction"] == 0.2
+        assert _row(task_id).progress["fraction"] == 0.2
 
 
 def _until(true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:

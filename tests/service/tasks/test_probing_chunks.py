@@ -107,6 +107,12 @@ def _plan(task_id: str) -> lifecycle.Claim:
     return claim
 
 
+def _claim_chunk(task_id: str, owner: str, **how: Any) -> lifecycle.ChunkClaim:
+    chunk = lifecycle.claim_chunk(task_id, "probing", owner, **how)
+    assert chunk is not None
+    return chunk
+
+
 def _videos(task_id: str) -> list[Any]:
     with session_scope() as session:
         return list(session.scalars(select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)))
@@ -199,11 +205,10 @@ def test_copies_in_different_chunks_leave_the_video_with_the_smallest_vector_id(
 
 
 def test_broken_worker_does_not_fail_the_task_of_another(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+    catalog: Settings, post: Post, decoder: type[InstantDecoder]
 ) -> None:
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
-
     with _failing(decoder, "decode", RuntimeError("the decoder is not installed")):
         for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
@@ -222,26 +227,23 @@ def test_chunk_is_released_if_its_worker_fails_before_it_begins(
     sqlite_catalog: Settings,
     post: Post,
     decoder: type[InstantDecoder],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = post(videos=CHUNK)
     _plan(task.id)
-
     with _failing(*step, OSError(24, "Too many open files")):
         probing.probe_free_chunks(task.id, "broken")
     with session_scope() as session:
         chunk = session.scalars(select(Chunk)).one()
         assert (chunk.lease_owner, chunk.attempts) == (None, 1)
         assert "Too many open files" in (chunk.error or "")
-    assert lifecycle.claim_chunk(task.id, "probing", "other") is not None
+    _claim_chunk(task.id, "other")
 
 
 @pytest.mark.slow
 def test_task_fails_if_every_video_is_an_error_for_its_worker(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+    catalog: Settings, post: Post, decoder: type[InstantDecoder]
 ) -> None:
     task = post(videos=6 * CHUNK)
-
     with _failing(decoder, "decode", RuntimeError("the codec is not installed")):
         view = probe(task.id)
     assert (view.state, view.rejected) == ("failed", [])
@@ -278,7 +280,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
     monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
     task = post(videos=CHUNK)
     claim = _plan(task.id)
-    assert lifecycle.claim_chunk(task.id, "probing", "dead") is not None
+    _claim_chunk(task.id, "dead")
     _expire_chunks(task.id)
     isolate_failures(claim)
     assert lifecycle.claim_chunk(task.id, "probing", "other") is None, "the owner alone takes these risks"
@@ -287,7 +289,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
             others = session.scalars(select(Chunk).where(Chunk.first_id != _videos(task.id)[1].vector_id))
             for chunk in others:
                 chunk.lease_expires_at = now(session) + timedelta(hours=1)
-        assert lifecycle.claim_chunk(task.id, "probing", "dead", owns_task=True) is not None
+        _claim_chunk(task.id, "dead", owns_task=True)
         _expire_chunks(task.id)
     with session_scope(write=True) as session:
         for chunk in session.scalars(select(Chunk).where(Chunk.done_at.is_(None))):
@@ -304,11 +306,10 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
 
 @pytest.mark.slow
 def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+    catalog: Settings, post: Post, decoder: type[InstantDecoder]
 ) -> None:
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
-
     with _failing(decoder, "decode", DecoderUnavailable("the decoder process does not start")):
         for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
@@ -330,8 +331,7 @@ def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
 ) -> None:
     task = post(videos=CHUNK)
     claim = _plan(task.id)
-    chunk = lifecycle.claim_chunk(task.id, "probing", "stale")
-    assert chunk is not None
+    chunk = _claim_chunk(task.id, "stale")
     claim.cancel()
     commands.retry_task(task.id)
     with pytest.raises(LeaseLost), chunk.transaction():
@@ -344,16 +344,14 @@ def test_worker_of_a_deleted_chunk_cannot_write_to_a_later_one(catalog: Settings
     """SQLite gives the IDs of deleted rows to new ones."""
     former, task = post(videos=CHUNK), post("later", videos=CHUNK)
     _plan(former.id)
-    stale = lifecycle.claim_chunk(former.id, "probing", "stale")
-    assert stale is not None
+    stale = _claim_chunk(former.id, "stale")
     commands.cancel_task(former.id)
     with session_scope(write=True) as session:
         set_state(session, session.get_one(Task, former.id), "cancelled")
     commands.retry_task(former.id)
     for claimed in (task, former):
         _plan(claimed.id)
-        chunk = lifecycle.claim_chunk(claimed.id, "probing", "next")
-        assert chunk is not None
+        chunk = _claim_chunk(claimed.id, "next")
         with pytest.raises(LeaseLost), stale.transaction():
             pass
         with chunk.transaction() as session:
@@ -368,8 +366,7 @@ def test_cancellation_ends_the_chunks_of_all_workers(
 ) -> None:
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
-    chunk = lifecycle.claim_chunk(task.id, "probing", "helper")
-    assert chunk is not None
+    chunk = _claim_chunk(task.id, "helper")
     commands.cancel_task(task.id)
     assert lifecycle.claim_chunk(task.id, "probing", "late") is None
     with pytest.raises(TaskCancelled), chunk, chunk.transaction():
@@ -384,12 +381,10 @@ def test_cancellation_ends_the_chunks_of_all_workers(
 def test_expired_chunk_belongs_to_the_next_worker(catalog: Settings, post: Post) -> None:
     task = post(videos=CHUNK)
     _plan(task.id)
-    dead = lifecycle.claim_chunk(task.id, "probing", "dead")
-    assert dead is not None
+    dead = _claim_chunk(task.id, "dead")
     assert lifecycle.claim_chunk(task.id, "probing", "early") is None
     _expire_chunks(task.id)
-    chunk = lifecycle.claim_chunk(task.id, "probing", "next")
-    assert chunk is not None
+    chunk = _claim_chunk(task.id, "next")
     assert chunk.number == dead.number
     with pytest.raises(LeaseLost), dead.transaction():
         pass
@@ -401,9 +396,9 @@ def test_expired_chunk_belongs_to_the_next_worker(catalog: Settings, post: Post)
 def test_ended_process_releases_its_chunks(sqlite_catalog: Settings, post: Post) -> None:
     task = post(videos=CHUNK)
     _plan(task.id)
-    assert lifecycle.claim_chunk(task.id, "probing", celery_worker.worker_name()) is not None
+    _claim_chunk(task.id, celery_worker.worker_name())
     release_leases(os.getpid())
-    assert lifecycle.claim_chunk(task.id, "probing", "next") is not None
+    _claim_chunk(task.id, "next")
 
 
 def test_free_chunks_of_a_claimed_task_get_a_message(with_broker: redis.Redis, post: Post) -> None:
@@ -414,7 +409,7 @@ def test_free_chunks_of_a_claimed_task_get_a_message(with_broker: redis.Redis, p
     assert lifecycle.send_due() == ()  # one message is enough as long as no worker takes it
     with_broker.flushall()
     for _ in range(2):
-        assert lifecycle.claim_chunk(task.id, "probing", "worker") is not None
+        _claim_chunk(task.id, "worker")
     assert lifecycle.send_due() == ()
 
 
