@@ -33,8 +33,16 @@ from benchmarks.chaos.deployments import Deployment, EmbeddedDeployment, ServerD
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.faulty_resources import DataVolume
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
-from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
-from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
+from benchmarks.chaos.service_client import (
+    Answer,
+    Operation,
+    OperationDriver,
+    RoundTimeout,
+    SearchStream,
+    compare_answers,
+    plan_rounds,
+    read_answers,
+)
 from benchmarks.ingest.clip_files import write_tiny_clips
 from benchmarks.ingest.embedded_service import NotReady, wait_until_ready
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.clips.clip_results import ClipRun
-from benchmarks.clips.method_on_clips import domain_order, run_variant
+from benchmarks.clips.clip_runs import ClipRun, domain_order, run_variant
 from benchmarks.clips.ridge_rival import (
     FEATURE_BACKBONE,
     DomainFeatures,
@@ -18,8 +17,8 @@ from benchmarks.clips.ridge_rival import (
     select_settings,
 )
 from benchmarks.data.source_tasks import Progress, SourceTask, prepare_source_tasks
-from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import MethodVariant
+from benchmarks.learning.sequential_learning import remember_outputs
 from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec

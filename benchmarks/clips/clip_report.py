@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clips.clip_comparison import CurvePoint
-from benchmarks.clips.clip_results import ClipRun, difference_interval
+from benchmarks.clips.clip_runs import ClipRun, difference_interval
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table, write_report
 
 _DEPTHS = (1, 5, 10)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.clips.caption_tfidf import CaptionTfidf, caption_words
-from benchmarks.clips.clip_results import GALLERIES, ClipRun
+from benchmarks.clips.clip_runs import GALLERIES, ClipRun
 from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.routing.router import log_weights

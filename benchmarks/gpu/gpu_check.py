@@ -43,12 +43,12 @@ def list_checks(plan: GpuPlan) -> list[Check]:
         *(check(f"towers {model}", "tower_checks:check_towers", 60, model) for model in plan.models),
         check("releases", "tower_checks:check_releases", 60),
         *(
-            check(f"training {size.method} {size.model}", "training_checks:measure_training", 90, size)
+            check(f"training {size.method} {size.model}", "tower_checks:measure_training", 90, size)
             for size in plan.trainings
         ),
-        check("out of memory", "memory_checks:check_out_of_memory", 90),
+        check("out of memory", "service_checks:check_out_of_memory", 90),
         *(check(f"embedding {model}", "tower_checks:measure_embedding", 60, model) for model in plan.models),
-        check("searches", "search_checks:measure_searches", 120),
+        check("searches", "service_checks:measure_searches", 120),
         *(check(f"scan {count:,}", "scan_checks:check_scan", 90, count) for count in plan.scanned_vectors),
     ]
 

@@ -1,26 +1,70 @@
-"""Check that towers, adapters and maps give equal vectors on device and CPU; measure videos embedded per second."""
+"""Check that towers, adapters and maps give equal vectors on device and CPU; measure embedding and training."""
 
 from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
-from benchmarks.gpu.drawn_frames import draw_frames, make_captions, write_task
-from benchmarks.learning.run_costs import ResourceMeter
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan, TrainingSize
+from benchmarks.learning.sequential_learning import ResourceMeter
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.tower_computation import compute_device, mixed_precision
+from models.backbones.tower_computation import compute_device, has_fast_bfloat16, mixed_precision
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import read_release, write_release
 from models.releases.release_state import ReleaseState
 from trainer.methods import start_method
-from trainer.task_data import TaskData
-from trainer.training_loop import learn_task
+from trainer.task_data import Clip, TaskData
+from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import embed_clips
+
+_SUBJECTS = ("taxi", "boat", "dog", "kite", "lamp", "train", "bird", "clock")
+_COLORS = ("red", "blue", "green", "white", "black", "yellow")
+_PLACES = ("harbour", "market", "field", "station", "kitchen", "garden", "bridge")
+
+
+def make_captions(count: int) -> list[str]:
+    """Write distinct captions: three words that vary, and a number."""
+    return [
+        f"a {_COLORS[n % 6]} {_SUBJECTS[n % 8]} moves through the {_PLACES[n % 7]}, take {n}"
+        for n in range(count)
+    ]
+
+
+def write_task(
+    folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str], name: str = "drawn"
+) -> TaskData:
+    """Write a task of training videos with random frames.
+
+    Args:
+        folder: Folder for the frames, ``uint8 [frames, size, size, 3]`` per video.
+        captions: Captions to distribute over the videos; at least one per video.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    clips = []
+    for number in range(videos):
+        path = folder / f"{frames}x{size}-{number}.npy"
+        if not path.exists():
+            np.save(path, draw_frames(number, frames, size))
+        clips.append(Clip(f"{name}-{number}", number, path, tuple(captions[number::videos]), "train"))
+    return TaskData(name, name, tuple(clips))
+
+
+def draw_frames(seed: int, frames: int, size: int) -> np.ndarray:
+    """Draw random frames ``uint8 [frames, size, size, 3]`` in coarse squares that differ between videos."""
+    rng = np.random.default_rng(seed)
+    cells = rng.integers(0, 256, (frames, 7, 7, 3), dtype=np.uint8)
+    rows = np.arange(size) * 7 // size
+    return cells[:, rows][:, :, rows]
+
 
 Vectors = npt.NDArray[np.float32]
 
@@ -134,3 +178,66 @@ def _compare(name: str, expected: Vectors, found: Vectors, lowest: float, figure
     figures[f"{name}_difference"] = float(f"{np.abs(expected - found).max():.2e}")
     if cosine < lowest:
         raise CheckFailed(f"{name}: the lowest cosine to the CPU is {cosine:.6f}, below {lowest}", figures)
+
+
+_CAPTIONS = 5  # captions per video
+
+
+def measure_training(plan: GpuPlan, size: TrainingSize) -> Figures:
+    """Train for two epochs, with and without gradient checkpointing, and measure the second epoch.
+
+    The first epoch warms up and fills the cache of the frozen blocks' outputs.
+    """
+    device = compute_device(plan.device)
+    backbone = load_backbone(plan.backbone_name(size.model), plan.frames).to(device)
+    frames, side = backbone.spec
+    pairs = size.batch * size.steps
+    videos = max(size.batch, -(-pairs // _CAPTIONS))
+    captions = make_captions(pairs)
+    task = write_task(plan.folder / "frames", videos=videos, frames=frames, size=side, captions=captions)
+    figures: Figures = {
+        "batch": size.batch,
+        "frames": frames,
+        "precision": "bfloat16" if has_fast_bfloat16(device) else "float32",
+    }
+    for prefix in ("", "checkpointing_"):
+        found = _train(backbone, task, size, checkpointing=bool(prefix))
+        figures |= {f"{prefix}{name}": value for name, value in found.items()}
+        gc.collect()  # method and loop refer to each other, and the next peak must not include them
+    if plan.device == "cuda":
+        if figures["precision"] != "bfloat16":
+            raise CheckFailed("the GPU is not used with bfloat16", figures)
+        # Parts of a batch fill the same memory with and without checkpointing.
+        saved = figures["peak_memory_gib"] - figures["checkpointing_peak_memory_gib"]
+        if "micro_batch" not in figures and saved <= 0:
+            raise CheckFailed("gradient checkpointing saves no memory", figures)
+    return figures
+
+
+def _train(backbone: Backbone, task: TaskData, size: TrainingSize, *, checkpointing: bool) -> Figures:
+    """Train for two epochs; returns the rate of the second, the losses of the first and last step, and memory."""
+    settings = {"epochs": 2, "batch_size": size.batch, "checkpointing": checkpointing}
+    method = start_method(size.method, backbone, settings, None)
+    method.begin_task(task.task_id, task.name)
+    ticks: list[float] = []
+    losses: list[float] = []
+
+    def report(progress: TrainingProgress) -> None:
+        if progress.loss is not None:
+            losses.append(progress.loss)
+        if progress.epoch == 1:
+            ticks.clear()
+        ticks.append(time.perf_counter())
+
+    meter = ResourceMeter(backbone.device)
+    with meter.phase("training"):
+        fit(method, task, report=report)
+    seconds, steps = ticks[-1] - ticks[0], len(ticks) - 1
+    return {
+        "videos_per_second": round(size.batch * steps / seconds, 2),
+        "milliseconds_per_step": round(1000 * seconds / steps, 1),
+        "first_loss": round(losses[0], 4),
+        "last_loss": round(losses[-1], 4),
+        "peak_memory_gib": meter.peak_gib("training"),
+        **({"micro_batch": method.micro_batch} if method.micro_batch else {}),
+    }

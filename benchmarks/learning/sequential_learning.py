@@ -1,14 +1,21 @@
-"""Learn in memory: tasks in order, each with a release and a shard.
+"""Learn in memory: tasks in order, each with a release and a shard, and measure what the phases cost.
 
 The learning job does the same, one task at a time, on a published library (:mod:`trainer.task_pipeline`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
@@ -18,7 +25,91 @@ from models.releases.release_state import ReleaseState
 from trainer.methods import Method
 from trainer.task_data import StoredVectors, TaskData, vector_ids
 from trainer.training_loop import TrainingProgress, fit, learn_task
+from trainer.training_memory import peak_bytes, reset_peak
 from trainer.video_embedding import MemoryShard, embed_clips
+
+
+def remember_outputs(backbone: Backbone, cache: Path) -> None:
+    """Make a backbone with a frozen network compute the outputs for each video and each text batch once.
+
+    Video tokens and features are kept in files, also for copies of the backbone, which share the network. Text vectors
+    are kept in memory, for the backbone's own text tower. A backbone without a frozen network is left alone.
+    """
+    if not backbone.has_frozen_network:
+        return
+    folder = cache / f"features-{backbone.fingerprint}"
+    folder.mkdir(parents=True, exist_ok=True)
+    kind, vectors = type(backbone), dict[bytes, Tensor]()
+
+    def remembered(frames: Tensor, compute: Callable[[Tensor], Tensor], suffix: str) -> Tensor:
+        rows = []
+        for video in frames.contiguous():
+            path = folder / f"{blake2b(video.numpy().data, digest_size=16).hexdigest()}{suffix}.npy"
+            if not path.exists():
+                with NamedTemporaryFile(dir=folder, delete=False) as file:  # other runs may read the folder
+                    np.save(file, compute(video[None])[0].cpu().numpy())
+                Path(file.name).replace(path)
+            rows.append(torch.from_numpy(np.load(path)))
+        return torch.stack(rows).to(backbone.device)
+
+    class Remembering(kind):  # type: ignore[misc, valid-type]
+        def video_features(self, frames: Tensor) -> Tensor:
+            return remembered(frames, super().video_features, "")
+
+        def embed_frames(self, frames: Tensor) -> Tensor:
+            return remembered(frames, super().embed_frames, "-tokens")
+
+        def text_vectors(self, ids: Tensor) -> Tensor:
+            if self.text is not backbone.text:
+                return cast(Tensor, super().text_vectors(ids))
+            key = np.array(ids.shape).tobytes() + ids.cpu().numpy().tobytes()
+            if key not in vectors:
+                with torch.no_grad():
+                    vectors[key] = super().text_vectors(ids)
+            return vectors[key]
+
+    backbone.__class__ = Remembering
+
+
+_MIB = 1024**2
+_CPU = torch.device("cpu")
+
+
+class ResourceMeter:
+    """Measures time and memory per phase; each value is a list with one number per execution of the phase.
+
+    Args:
+        device: Device of the backbone; on a GPU, its memory is measured too.
+
+    Attributes:
+        peak_mib: The process's peak resident memory during the phase, including mapped files. The kernel's high-water
+            mark is reset before each phase; where that is impossible, the value is the peak since the process started.
+        peak_device_mib: Peak memory that torch allocated on the GPU; empty without one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.peak_mib: dict[str, list[float]] = {}
+        self.peak_device_mib: dict[str, list[float]] = {}
+        self._device = device if device.type == "cuda" else None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the ``with`` block as one execution of a phase."""
+        reset_peak(_CPU)
+        if self._device is not None:
+            reset_peak(self._device)
+        began = time.perf_counter()
+        yield
+        if self._device is not None:
+            torch.cuda.synchronize(self._device)
+            self.peak_device_mib.setdefault(name, []).append(peak_bytes(self._device) / _MIB)
+        self.seconds.setdefault(name, []).append(time.perf_counter() - began)
+        self.peak_mib.setdefault(name, []).append(peak_bytes(_CPU) / _MIB)
+
+    def peak_gib(self, name: str) -> float:
+        """Get the peak memory of the phase's last execution in GiB: of the GPU, if there is one."""
+        return (self.peak_device_mib or self.peak_mib)[name][-1] / 1024
 
 
 class SequentialLearner:

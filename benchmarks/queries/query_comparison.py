@@ -1,4 +1,4 @@
-"""Compare the product with its rivals on all kinds of queries, over several seeds.
+"""Compare the product with its rivals on all kinds of queries, over several seeds; a running service with BM25 only.
 
 A seed orders the domains and draws the queries. For each seed, three libraries are learned: with all captions of the
 learned videos, with only their first captions, and without a quarter of the domains, whose captions are unknown texts.
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.clips.caption_tfidf import caption_words
 from benchmarks.clips.ridge_rival import RidgeSettings
 from benchmarks.data.source_tasks import Progress
+from benchmarks.errors import ProtocolError
 from benchmarks.queries.library_videos import (
     Library,
     hide_videos,
@@ -26,31 +27,38 @@ from benchmarks.queries.library_videos import (
     leave_out,
     read_domains,
 )
-from benchmarks.queries.query_kinds import Query, caption_queries, keyword_queries, library_words
-from benchmarks.queries.query_outcomes import (
+from benchmarks.queries.query_kinds import (
+    SENTENCES,
+    Query,
+    caption_queries,
+    foreign_words,
+    keyword_queries,
+    library_words,
+    random_letters,
+    retyped_queries,
+)
+from benchmarks.queries.query_rivals import (
     CHANCE,
     FULL_TEXT,
     RIDGE,
     VISUAL,
     WORDY_RIDGE,
     ZERO_SHOT,
+    Bm25,
     Floats,
+    FrozenFeatures,
+    JointRidge,
     Outcome,
+    combine,
     compare_answers,
     fit_weights,
     half_of,
-)
-from benchmarks.queries.query_rivals import (
-    Bm25,
-    FrozenFeatures,
-    JointRidge,
-    combine,
     read_features,
     stored_text,
 )
-from benchmarks.queries.retyped_captions import retyped_queries
-from benchmarks.queries.served_library import Answer, Question, ServedAnswers, serve
-from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_letters
+from benchmarks.queries.served_library import DEPTH, Answer, Question, ServedAnswers, serve, to_answer
+from cinestrata_client.client import Client
+from media import content_hash
 
 UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions of domains left out")
 KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
@@ -267,3 +275,59 @@ def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:
         ),
     ]
     return [plan for plan in plans if plan.queries]
+
+
+def compare_service(
+    url: str,
+    folders: Sequence[Path],
+    *,
+    seeds: int,
+    queries: int,
+    names: bool,
+    only: Collection[str] = (),
+    excluded: Collection[str] = (),
+    report: Callable[[str], None] = lambda line: None,
+) -> QueryResults:
+    """Search a service's library, and BM25 over the captions that it stores.
+
+    Videos whose captions are in the folders, but not in the library, are hidden. Captions in new wording and domains
+    left out need other libraries, so they are not measured. Arguments are those of
+    :func:`~benchmarks.queries.query_comparison.compare_on_queries`.
+
+    Args:
+        url: Base URL of the service; the API key is that of the environment.
+
+    Raises:
+        ProtocolError: A folder cannot be used, or the service lacks one of its domains.
+    """
+    with tempfile.TemporaryDirectory() as media, Client(url) as client:
+        domains = read_domains(folders, Path(media), names=names, only=only, excluded=excluded)
+        library = _match_videos(client, domains)
+        results = QueryResults.empty(library, seeds, names=names)
+        for seed in range(seeds):
+            plan, *_ = plan_libraries(library, seed, queries)
+            answers = [
+                to_answer(client.search(text, k=DEPTH, task=domain and [domain], moments=0))
+                for text, domain in plan.questions
+            ]
+            results.add(plan, answers, {})
+            report(f"{plan.name}: {sum(results.videos.values())} videos, {len(plan.questions)} searches")
+        return results
+
+
+def _match_videos(client: Client, domains: Library) -> Library:
+    """Replace the videos' IDs and stored captions by those of the service; videos that it lacks are left out."""
+    library = {}
+    for name, videos in domains.items():
+        stored = {video.content_hash: video for video in client.iter_videos(task=name, status="accepted")}
+        known = [(video, stored.get(content_hash(video.file))) for video in videos]
+        library[name] = [
+            replace(
+                video, id=own.id, stored=(*own.captions,), is_hidden=bool(video.captions) > bool(own.captions)
+            )
+            for video, own in known
+            if own
+        ]
+        if not library[name]:
+            raise ProtocolError(f"the service has no video of domain {name!r}")
+    return library

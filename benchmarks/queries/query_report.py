@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.clips.clip_results import Interval, difference_interval
+from benchmarks.clips.clip_runs import Interval, difference_interval
 from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults
-from benchmarks.queries.query_kinds import CAPTION_KINDS
-from benchmarks.queries.query_outcomes import CHANCE, CONVEX, PRODUCT, ROWS, Outcome
-from benchmarks.queries.retyped_captions import RETYPED_KINDS
+from benchmarks.queries.query_kinds import CAPTION_KINDS, RETYPED_KINDS
+from benchmarks.queries.query_rivals import CHANCE, CONVEX, PRODUCT, ROWS, Outcome
 from benchmarks.reporting.markdown_tables import format_interval, markdown_table, write_report
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.output_memory import remember_outputs
+from benchmarks.learning.sequential_learning import remember_outputs
 from benchmarks.queries.library_videos import Library
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery, SearchResponse
 from cinestrata_schemas.tasks import TaskSpec

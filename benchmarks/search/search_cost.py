@@ -22,8 +22,15 @@ import torch
 
 from benchmarks.data.random_checkpoint import write_random_checkpoint
 from benchmarks.ingest.embedded_service import process_memory
-from benchmarks.search.search_latency import K, compare_latency, lower_bound_search, start_engine
-from benchmarks.search.server_load import ServerLoad, measure_load, running_server
+from benchmarks.search.search_timing import (
+    K,
+    ServerLoad,
+    compare_latency,
+    lower_bound_search,
+    measure_load,
+    running_server,
+    start_engine,
+)
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.search.search_latency import K, SearchTiming, measure_in_turn, measure_recall, start_engine
+from benchmarks.search.search_timing import K, SearchTiming, measure_in_turn, measure_recall, start_engine
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from models.backbones.backbone_loading import load_backbone
 from service.search.engine import SearchEngine

@@ -108,8 +108,12 @@ def routing(
     Training captions define the tasks, and test captions are routed. Without training captions, the test captions of a
     split are divided into two folds.
     """
-    from benchmarks.routing.caption_splits import read_captions
-    from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
+    from benchmarks.routing.routing_comparison import (
+        TextEncoder,
+        compare_routing,
+        read_captions,
+        routing_table,
+    )
     from models.backbones.backbone_loading import load_backbone
 
     with _report_benchmark_errors():
@@ -211,9 +215,8 @@ def queries(
     word pairs, captions, also as people retype them, and unknown texts. Rivals are BM25, two fusions with the vectors,
     the vectors alone, the backbone without learning, a ridge regression, the same with the product's words, and chance.
     """
-    from benchmarks.queries.query_comparison import compare_on_queries
+    from benchmarks.queries.query_comparison import compare_on_queries, compare_service
     from benchmarks.queries.query_report import write_query_report
-    from benchmarks.queries.running_service import compare_service
 
     options: dict[str, Any] = {
         "seeds": seeds,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.chaos.operation_driver import QUERIES, plan_rounds
-from benchmarks.chaos.search_stream import compare_answers
+from benchmarks.chaos.service_client import QUERIES, compare_answers, plan_rounds
 
 Answer = list[tuple[str, float]]
 

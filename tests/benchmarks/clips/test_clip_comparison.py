@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.clips.clip_comparison import compare_on_clips
 from benchmarks.clips.clip_report import write_clip_report
-from benchmarks.clips.clip_results import GALLERIES, ClipRun
-from benchmarks.clips.method_on_clips import domain_order
+from benchmarks.clips.clip_runs import GALLERIES, ClipRun, domain_order
 from benchmarks.data.clip_folders import read_clip_domains
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import parse_variant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.clips.clip_results import difference_interval
+from benchmarks.clips.clip_runs import difference_interval
 
 
 def test_equal_differences_have_no_spread() -> None:

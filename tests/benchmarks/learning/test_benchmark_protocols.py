@@ -15,10 +15,15 @@ import yaml
 
 from benchmarks.data.clip_folders import find_domains, read_clip_domains, read_manifest, read_task
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.protocol_sources import CtvrSource
 from benchmarks.data.source_tasks import SourceTask, prepare_source_tasks
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.protocol import load_protocol, parse_variant, protocol_names, select_variants
+from benchmarks.learning.protocol import (
+    CtvrSource,
+    load_protocol,
+    parse_variant,
+    protocol_names,
+    select_variants,
+)
 from benchmarks.rivals import METHODS, configure
 from media import VideoDecoder, load_frames
 from models.backbones.backbone_description import FrameSpec

@@ -16,8 +16,8 @@ from benchmarks.queries.query_comparison import (
     plan_libraries,
 )
 from benchmarks.queries.query_kinds import Query
-from benchmarks.queries.query_outcomes import CONVEX, FULL_TEXT, PRODUCT, ROWS, VISUAL, Outcome
 from benchmarks.queries.query_report import compute_curves, compute_figures, query_tables, write_query_report
+from benchmarks.queries.query_rivals import CONVEX, FULL_TEXT, PRODUCT, ROWS, VISUAL, Outcome
 
 
 @pytest.mark.endurance  # ingests three libraries, each in its own process

@@ -9,9 +9,17 @@ import pytest
 
 from benchmarks.clips.caption_tfidf import caption_words
 from benchmarks.queries.library_videos import Library, LibraryVideo
-from benchmarks.queries.query_kinds import Query, caption_queries, keyword_queries, library_words
-from benchmarks.queries.retyped_captions import RETYPED_KINDS, inflect, retyped_queries
-from benchmarks.queries.unknown_texts import foreign_words, random_letters
+from benchmarks.queries.query_kinds import (
+    RETYPED_KINDS,
+    Query,
+    caption_queries,
+    foreign_words,
+    inflect,
+    keyword_queries,
+    library_words,
+    random_letters,
+    retyped_queries,
+)
 
 
 def _video(domain: str, number: int, *captions: str, hidden: bool = False) -> LibraryVideo:

@@ -9,16 +9,16 @@ import pytest
 
 from benchmarks.queries.library_videos import LibraryVideo
 from benchmarks.queries.query_kinds import Query
-from benchmarks.queries.query_outcomes import (
+from benchmarks.queries.query_rivals import (
     CONVEX,
     FULL_TEXT,
     PRODUCT,
     VISUAL,
+    combine,
     compare_answers,
     fit_weights,
     half_of,
 )
-from benchmarks.queries.query_rivals import combine
 from benchmarks.queries.served_library import Answer
 
 VIDEOS = [

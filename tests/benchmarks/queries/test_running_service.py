@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from benchmarks.errors import ProtocolError
-from benchmarks.queries.query_outcomes import FULL_TEXT, PRODUCT
-from benchmarks.queries.running_service import compare_service
+from benchmarks.queries.query_comparison import compare_service
+from benchmarks.queries.query_rivals import FULL_TEXT, PRODUCT
 from media import content_hash
 
 

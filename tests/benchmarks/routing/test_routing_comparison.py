@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.errors import ProtocolError
-from benchmarks.routing.caption_splits import caption_folds, read_captions
-from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
+from benchmarks.routing.routing_comparison import (
+    TextEncoder,
+    caption_folds,
+    compare_routing,
+    read_captions,
+    routing_table,
+)
 from models.backbones.backbone import Backbone
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from benchmarks.search.search_latency import measure_recall, start_engine
+from benchmarks.search.search_timing import measure_recall, start_engine
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
 from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone

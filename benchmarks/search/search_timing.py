@@ -1,4 +1,4 @@
-"""Measure search latency inside the search engine's process.
+"""Measure the latency of searches inside the process of the engine, and searches per second of a server process.
 
 Two libraries are compared by alternating queries, so that other load on the machine affects both equally. Every query
 is new to the engine, so no response comes from a cache.
@@ -6,21 +6,29 @@ is new to the engine, so no response comes from a cache.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 import numpy as np
 import torch
 
+from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
 from benchmarks.search.synthetic_library import SyntheticLibrary, TargetedQuery
+from benchmarks.soak.load_generator import LoadGenerator
 from cinestrata_schemas.search import SearchResponse
 from index.index_snapshot import IndexSnapshot
 from index.scanning.exact_scan import use_one_thread_per_search
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
+from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
 Search = Callable[[str], SearchResponse | None]
@@ -114,3 +122,66 @@ def measure_recall(engine: SearchEngine, queries: Sequence[TargetedQuery], route
     """Compute R@10 as a share for a value of the search parameter ``routes``."""
     answers = ((query, engine.search(query.text, K, routes=routes).results) for query in queries)
     return fmean(f"v{query.target}" in {result.video_id for result in results} for query, results in answers)
+
+
+class ServerLoad(NamedTuple):
+    """Throughput and processor time when several clients search.
+
+    Attributes:
+        rate: Searches per second.
+        server: The server's processor time per search in milliseconds, over all threads. Unlike the rate, it hardly
+            depends on the machine's other load.
+        client: The clients' processor time per search in milliseconds.
+    """
+
+    rate: float
+    server: float
+    client: float
+
+
+@contextmanager
+def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
+    """Run a server for a library during the ``with`` block; yields its URL and process ID."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    environment = os.environ | {
+        "CINESTRATA_DATA_DIR": str(configured.data_dir),
+        "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share one catalog
+    }
+    if configured.backbone is not None:
+        environment["CINESTRATA_BACKBONE"] = configured.backbone
+    argv = [*COMMAND, "serve", "--port", str(port)]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as server:
+        try:
+            wait_until_ready(url, server)
+            yield url, server.pid
+        finally:
+            server.terminate()
+
+
+def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> ServerLoad:
+    """Search for all texts with several clients, each sending its next search when the previous one is answered.
+
+    Args:
+        pid: The server's process ID.
+
+    Raises:
+        RuntimeError: The server does not answer a search.
+    """
+    load = LoadGenerator(url, [f"/search?{urlencode({'q': text, 'k': 10})}" for text in texts])
+    start, server, client = time.perf_counter(), _processor_seconds(pid), time.process_time()
+    records = load.saturate(clients)
+    seconds = time.perf_counter() - start
+    if statuses := {record.status for record in records} - {200}:
+        raise RuntimeError(f"the server answers searches with {statuses}")
+    return ServerLoad(
+        rate=len(texts) / seconds,
+        server=1000 * (_processor_seconds(pid) - server) / len(texts),
+        client=1000 * (time.process_time() - client) / len(texts),
+    )
+
+
+def _processor_seconds(pid: int) -> float:
+    """Read a process's processor time since its start, over all threads."""
+    # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
