@@ -14,7 +14,7 @@ from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from service.access.audit_log import command_line_actor
 from service.access.credentials import Principal
 from service.core.settings import Settings
-from service.search.search_rate import SearchRate
+from service.search.search_load import SearchRate
 
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine

@@ -25,7 +25,7 @@ from api.problem_details import problem_response
 from api.request_middleware import HttpMiddleware, mark_as_shed, route_path
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core.errors import TooManyRequests
-from service.search.admission import AdmissionControl
+from service.search.search_load import AdmissionControl
 
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
 _LONG = CapacityLimiter(16)

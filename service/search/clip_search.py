@@ -41,20 +41,23 @@ from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
-from service.search.captioning import CaptionIndex
 from service.search.search_request import SearchRequest, find_count_errors, parse_requests
-from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
-from service.search.snapshots.snapshot_releases import pinned_video_releases
-from service.search.snapshots.video_grouping import drop_moments
+from service.search.snapshots.search_snapshot import (
+    DEGRADED_RETRY_SECONDS,
+    SearchSnapshot,
+    ShardScan,
+    drop_moments,
+)
+from service.search.snapshots.snapshot_loading import pinned_video_releases
+from service.search.text_search.answers import build_nearest
 from service.search.text_search.executor import resolve_tasks
-from service.search.text_search.search_responses import build_nearest
 from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search import CaptionIndex
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
     from models.encoders.video_encoder import VideoEncoder
-
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could run text searches
 _SAMPLED_VECTORS = 512  # per shard, for its mean cosine
@@ -66,20 +69,14 @@ _MIN_SPREAD = 1e-3  # lower bound on 1 - mean cosine, for shards of near-identic
 class ClipSearch:
     """Searches by uploaded clips. Thread-safe; clips are decoded one at a time.
 
-    Args:
-        metadata_cache: Source of metadata for filters.
-        caption_index: Cache of encoded captions.
-
     Attributes:
         slots: Semaphore that limits concurrent clips.
     """
 
-    def __init__(
-        self, settings: Settings, metadata_cache: VideoMetadataCache, caption_index: CaptionIndex
-    ) -> None:
+    def __init__(self, settings: Settings, cache: VideoMetadataCache, caption_index: CaptionIndex) -> None:
         self.slots = BoundedSemaphore(MAX_CONCURRENT_CLIPS)
         self._settings = settings
-        self._metadata_cache = metadata_cache
+        self._cache = cache
         self._caption_index = caption_index
         self._decoder = VideoDecoder(
             VideoLimits(
@@ -117,12 +114,11 @@ class ClipSearch:
             TooManyRequests: Too many clips are waiting.
             Unavailable: A requested task cannot be searched, or no task can.
         """
-        settings = self._settings
-        (request,) = parse_requests([query], settings)
+        (request,) = parse_requests([query], self._settings)
         most = request_limits.MAX_RESULTS
         if captions is not None and (errors := find_count_errors(captions, "captions", "captions", most)):
             raise InvalidInput.of(errors)
-        tasks = resolve_tasks(snapshot, request, self._metadata_cache.read_cache)
+        tasks = resolve_tasks(snapshot, request, self._cache.read_cache)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
             raise TooManyRequests(
@@ -139,9 +135,8 @@ class ClipSearch:
         results, best_task = self._find(snapshot, request, vectors)
         caption_views: list[CaptionMatch] | None = None
         if captions is not None:
-            mode = snapshot.served_mode
             caption_views, _ = self._caption_index.find_nearest(
-                snapshot, vectors[best_task], best_task, [best_task], k=captions, mode=mode
+                snapshot, vectors[best_task], best_task, [best_task], captions
             )
         end = time.perf_counter()
         is_picture = info.container.endswith("_pipe")
@@ -233,13 +228,8 @@ class ClipSearch:
         self, snapshot: SearchSnapshot, request: SearchRequest, vectors: Mapping[str, Vectors]
     ) -> tuple[list[SearchResult], str]:
         """Search the shards; return the results and the best one's task, or the first searched task without results."""
-        shards = {task: snapshot.shards[task] for task in vectors}
-        passing = find_passing_videos(
-            request.filter,
-            {task: shard.state for task, shard in shards.items()},
-            self._metadata_cache,
-            request.field_prefix,
-        )
+        states = {task: snapshot.shards[task].state for task in vectors}
+        passing = find_passing_videos(request.filter, states, self._cache, request.field_prefix)
         k = request.query.k
         scans = [
             ShardScan(task, vector, k, among=passing[task], group=drop_moments)
@@ -255,7 +245,7 @@ class ClipSearch:
         return results, results[0].task_id if results else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
-        """Estimate the mean cosine between two videos in a shard from a sample."""
+        """Estimate the mean cosine between two videos of a shard from a sample."""
         shard = snapshot.shards[task]
         state, mean = self._mean_cosines.get(task, ("", 0.0))
         if state != shard.state:

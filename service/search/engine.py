@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from cinestrata_schemas.search import (
@@ -27,23 +28,19 @@ from service.catalog.database import CatalogReads
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
-from service.search.admission import AdmissionControl
-from service.search.batch_scheduler import BatchScheduler
-from service.search.captioning import CaptionIndex, caption_video
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
-from service.search.errors import TaskNotLoaded, UnknownTask
-from service.search.query_reports import QueryReports
-from service.search.result_explanation import explain_result
+from service.search.explanations import QueryReports, explain_result
+from service.search.search_load import AdmissionControl, BatchScheduler
 from service.search.search_request import SearchRequest, parse_requests
-from service.search.similar_search import search_similar
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
-from service.search.suggestions import suggest_words
-from service.search.text_search.executor import execute
-from service.search.text_search.search_responses import answer_searches
+from service.search.text_search.answers import answer_searches
+from service.search.text_search.executor import UnknownTask, execute
+from service.search.text_search.query_words import suggest_words
 from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search import CaptionIndex, TaskNotLoaded, caption_video, search_similar
 from service.search.words.library_words import LibraryWords
 
 MAX_BATCH = 32  # searches; in larger batches, each waits longer for the others
@@ -153,12 +150,11 @@ class SearchEngine:
                 No query runs.
             Unavailable: As :meth:`search`.
         """
-        maximum = MAX_BATCH_QUERIES
-        if not 1 <= len(queries) <= maximum:
+        if not 1 <= len(queries) <= MAX_BATCH_QUERIES:
             raise InvalidInput.at(
                 "queries",
                 f"The batch has {len(queries)} queries.",
-                f"Send 1 to {maximum} queries.",
+                f"Send 1 to {MAX_BATCH_QUERIES} queries.",
             )
         return self._answer(parse_requests(queries, self.settings, is_batch=True))
 
@@ -171,48 +167,42 @@ class SearchEngine:
             by_release.setdefault(release_id, []).append(number)
         responses: dict[int, SearchResponse] = {}
         for release_id, numbers in by_release.items():
-
-            def answer(snapshot: SearchSnapshot, numbers: Sequence[int] = numbers) -> list[SearchResponse]:
-                group = [requests[number] for number in numbers]
-                searches = execute(snapshot, group, self.metadata_cache)
-                return answer_searches(snapshot, searches, self.metadata_cache)
-
+            group = [requests[number] for number in numbers]
             if release_id == current.release_id:
-                answers = self._with_loaded_tasks(answer, current)
+                answers = self._with_loaded_tasks(partial(self._answer_on, requests=group), current)
             else:
-                answers = answer(self.snapshots.of_release(release_id))
+                answers = self._answer_on(self.snapshots.of_release(release_id), group)
             responses |= zip(numbers, answers, strict=True)
         return [responses[number] for number in range(len(requests))]
+
+    def _answer_on(self, snapshot: SearchSnapshot, requests: Sequence[SearchRequest]) -> list[SearchResponse]:
+        searches = execute(snapshot, requests, self.metadata_cache)
+        return answer_searches(snapshot, searches, self.metadata_cache)
 
     def _answer_batch(self, requests: Sequence[SearchRequest]) -> Sequence[SearchResponse | Exception]:
         """Answer concurrent requests for new lists. An invalid one does not affect the others."""
         snapshot = self.snapshots.current()
         try:
-            searches = execute(snapshot, requests, self.metadata_cache)
-            return answer_searches(snapshot, searches, self.metadata_cache)
+            return self._answer_on(snapshot, requests)
         except Exception as error:
             if len(requests) == 1:
                 return [error]
             return [outcome for request in requests for outcome in self._answer_batch([request])]
 
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
-        """Suggest library words that complete a query's last word; see :mod:`service.search.suggestions`.
-
-        Raises:
-            InvalidInput: A parameter is invalid.
-        """
+        """Suggest words of the library; see :func:`service.search.text_search.query_words.suggest_words`."""
         return suggest_words(self.metadata_cache.words.current(), q, k)
 
     # -- explanations -------------------------------------------------------------------------------------------
 
     def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
-        """Search with a domain's own captions and report how they rank; see :mod:`service.search.query_reports`."""
+        """Search with a domain's own captions and report how they rank; see :mod:`service.search.explanations`."""
         return self._with_loaded_tasks(
             lambda snapshot: self.query_reports.report(snapshot, name_or_id, worst)
         )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
-        """Break down a video's score; see :func:`service.search.result_explanation.explain_result`."""
+        """Break down a video's score; see :func:`service.search.explanations.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.metadata_cache, video_id, request)
@@ -223,7 +213,7 @@ class SearchEngine:
     def search_similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
     ) -> SimilarVideosResponse:
-        """Find the k videos most similar to a library video; see :mod:`service.search.similar_search`."""
+        """Find the k videos most similar to a library video; see :mod:`service.search.video_search`."""
         return self._with_loaded_tasks(
             lambda snapshot: search_similar(snapshot, video_id, k=k, scope=scope, min_score=min_score)
         )
@@ -242,7 +232,8 @@ class SearchEngine:
             captions: Number of captions to return for the clip; None: none.
             parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
         """
-        query = SearchQuery.model_construct(q=_CLIP_QUERY, k=k, task=task, **parameters)
+        # Clip searches have no text.
+        query = SearchQuery.model_construct(q="clip", k=k, task=task, **parameters)
 
         def search(snapshot: SearchSnapshot) -> ClipSearchResponse:
             backbone = self.snapshots.backbone_of_snapshots()
@@ -251,7 +242,7 @@ class SearchEngine:
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
-        """Find the k library captions nearest to a video; see :mod:`service.search.captioning`."""
+        """Find the k library captions nearest to a video; see :mod:`service.search.video_search`."""
         return self._with_loaded_tasks(
             lambda snapshot: caption_video(snapshot, self.caption_index, video_id, k=k, scope=scope)
         )
@@ -269,6 +260,3 @@ class SearchEngine:
                 if newer is None:
                     raise
                 snapshot = newer
-
-
-_CLIP_QUERY = "clip"  # clip searches have no text

@@ -57,6 +57,16 @@ class SearchRequest:
     routes: Routes
     field_prefix: str
 
+    @property
+    def hits_before(self) -> int:
+        """Number of hits on previous pages."""
+        return self.cursor.hit_offset if self.cursor else 0
+
+    @property
+    def results_before(self) -> int:
+        """Number of results on previous pages."""
+        return self.cursor.result_offset if self.cursor else 0
+
     @cached_property
     def parameter_digests(self) -> dict[str, str]:
         """Digests of the parameters, apart from the release, that determine the results and their order."""

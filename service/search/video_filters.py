@@ -1,4 +1,4 @@
-"""Filter videos by duration, arrival time and metadata.
+"""Filter videos by duration, arrival time and metadata, and count the values to filter by: the facets of results.
 
 A filter never changes a score. A filtered search returns the results of the unfiltered one minus the videos that fail
 the filter, and searches deep enough to find k results wherever k videos pass.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -16,19 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.search import Facet, FacetValue, SearchQuery
 from index.arrays import Ids
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, Unavailable
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import (
     MetadataColumn,
     MetadataValue,
+    TypedValue,
     VideoMetadata,
     VideoMetadataCache,
 )
 
-_MAX_FIELDS = 16  # per filter
+_MAX_CONDITIONS = 16  # per filter
 _MAX_VALUES = 64  # per list of values
 _MAX_CHARS = 1000  # per text value
+FACET_FIELDS, FACET_VALUES = 5, 8  # metadata fields, and values of each
+FACET_CHARS = 80  # longer values are descriptions, not categories
 _CONDITION_HINT = (
     'Give a value ("night", 3, true), {"min": 1, "max": 5} with one end or both, {"any": ["red", "blue"]} or '
     '{"all": ["red", "blue"]}.'
@@ -46,8 +52,7 @@ class _Range:
 
 @dataclass(frozen=True)
 class _AnyOf:
-    # Each value is paired with whether it is a bool, so that filters on 1 and on true differ.
-    values: tuple[tuple[bool, MetadataValue], ...]
+    values: tuple[TypedValue, ...]
 
     @classmethod
     def of(cls, values: Sequence[MetadataValue]) -> _AnyOf:
@@ -183,9 +188,11 @@ def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], Non
         )
     where = query.where or {}
     conditions: list[tuple[str, _Condition]] = []
-    if len(where) > _MAX_FIELDS:
+    if len(where) > _MAX_CONDITIONS:
         report_error(
-            "where", f"The filter names {len(where)} fields.", f"Name at most {_MAX_FIELDS}; all must match."
+            "where",
+            f"The filter names {len(where)} fields.",
+            f"Name at most {_MAX_CONDITIONS}; all must match.",
         )
         where = {}
     for name, value in where.items():
@@ -268,3 +275,74 @@ def _require_known_fields(
                 f"No video in the searched tasks has a number in field {name[:100]!r}, so it has no range.",
                 "Filter by a value. Cells in a CSV manifest are strings; a JSONL manifest keeps numbers.",
             )
+
+
+# -- facets -----------------------------------------------------------------------------------------------------
+
+
+def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) -> list[Facet]:
+    """Count videos by domain and by metadata value.
+
+    Domains come first, then the metadata fields that most videos have. Values that cannot narrow a search are left out:
+    one that a single video has, and a field whose value is the same for all videos or different for nearly every one.
+
+    Args:
+        ids: ``int64``; distinct vector IDs of videos. Unknown ones are ignored.
+
+    Returns:
+        Fields with their values, most frequent first. Only the domains while the catalog is unreachable and the
+        metadata is not cached.
+    """
+    positions = snapshot.locate(ids)
+    tasks = list(snapshot.shards)
+    order = np.argsort(positions, kind="stable")
+    places, starts = np.unique(positions[order], return_index=True)
+    groups = map(np.sort, np.split(ids[order], starts[1:]))
+    videos = {
+        tasks[place]: group for place, group in zip(places.tolist(), groups, strict=False) if place >= 0
+    }
+    if not videos:
+        return []
+    number = sum(map(len, videos.values()))
+    counted: list[tuple[int, Facet]] = []
+    with_value, counts = _count_fields(cache, snapshot, videos)
+    for name, own in counts.items():
+        frequent = {key: count for key, count in own.items() if count > 1 or number == 1}
+        if frequent and min(frequent.values()) < max(number, 2):
+            counted.append((with_value[name], Facet(field=f"where.{name}", values=_most_frequent(frequent))))
+    counted.sort(key=lambda item: (-item[0], item[1].field))
+    domains = Counter[TypedValue]()
+    for task, ids_of_task in videos.items():
+        domains[False, snapshot.task_names[task]] += len(ids_of_task)
+    return [
+        Facet(field="task", values=_most_frequent(domains)),
+        *(facet for _, facet in counted[:FACET_FIELDS]),
+    ]
+
+
+def _count_fields(
+    cache: VideoMetadataCache, snapshot: SearchSnapshot, videos: Mapping[str, Ids]
+) -> tuple[Counter[str], dict[str, Counter[TypedValue]]]:
+    """Count the videos with a value in each metadata field, and those with each of its short values."""
+    with_value = Counter[str]()
+    counts = defaultdict[str, Counter[TypedValue]](Counter)
+    with suppress(Unavailable):
+        columns = cache.current_metadata({task: snapshot.shards[task].state for task in videos})
+        for task, metadata in columns.items():
+            rows = metadata.rows_of(videos[task])
+            for name, column in metadata.fields.items():
+                if column.has_repeated_values:
+                    total, of_values = column.count_values(rows)
+                    with_value[name] += total
+                    counts[name].update({key: n for key, n in of_values.items() if _is_short(key[1])})
+    return with_value, counts
+
+
+def _is_short(value: MetadataValue) -> bool:
+    return not isinstance(value, str) or len(value) <= FACET_CHARS
+
+
+def _most_frequent(counts: Mapping[TypedValue, int]) -> list[FacetValue]:
+    """Pick the most frequent values, ties in text order."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0][1])))
+    return [FacetValue(value=value, count=count) for (_, value), count in ordered[:FACET_VALUES]]

@@ -27,6 +27,7 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.library_words import LibraryWords
 
 MetadataValue = str | int | float | bool
+TypedValue = tuple[bool, MetadataValue]  # with whether it is a bool, so that 1 and true differ
 
 _FEW_VALUES = 64  # a column this short groups videos even if all its values differ
 MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
@@ -42,7 +43,7 @@ class MetadataColumn:
     """
 
     def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
-        rows: dict[tuple[bool, MetadataValue], list[int]] = {}
+        rows: dict[TypedValue, list[int]] = {}
         numbers: list[tuple[int | float, int]] = []
         for row, value in values:
             if isinstance(value, list):
@@ -65,7 +66,7 @@ class MetadataColumn:
         return len(self._rows) <= max(_FEW_VALUES, sum(map(len, self._rows.values())) // 4)
 
     @cached_property
-    def _values_by_row(self) -> tuple[list[tuple[bool, MetadataValue]], Ids, Ids]:
+    def _values_by_row(self) -> tuple[list[TypedValue], Ids, Ids]:
         """Distinct values; where each row starts (and the last ends) in an array of value numbers; that array."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
         numbers = np.repeat(np.arange(len(self._rows)), [len(own) for own in self._rows.values()])
@@ -85,7 +86,7 @@ class MetadataColumn:
         """Find the rows whose value equals the given one or is a list containing it."""
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
 
-    def count_values(self, rows: Ids) -> tuple[int, dict[tuple[bool, MetadataValue], int]]:
+    def count_values(self, rows: Ids) -> tuple[int, dict[TypedValue, int]]:
         """Count the values of rows.
 
         Args:

@@ -18,7 +18,7 @@ from api.request_threads import LoadSheddingMiddleware, run_health_check, run_lo
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core import request_limits
 from service.library import prometheus_metrics
-from service.search.admission import AdmissionControl
+from service.search.search_load import AdmissionControl
 from tests.api.conftest import BASE_URL
 
 WAITING = 64  # requests; while so many wait, others are refused

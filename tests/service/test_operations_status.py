@@ -17,7 +17,7 @@ from service.catalog.tables import Event
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.operations import operations_status
-from service.search.search_rate import SearchRate
+from service.search.search_load import SearchRate
 from service.tasks import lifecycle
 
 IDLE = SearchLoad(seconds=1, searches=0, per_minute=0, p95_seconds=None)

@@ -23,6 +23,7 @@ from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.settings import Settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.snapshot_loading import load_snapshot
 from service.search.words.library_words import LibraryWords
 from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone
@@ -91,12 +92,12 @@ class GenerationLoader:
                 with suppress(Unavailable):  # readiness reports the catalog separately
                     require_manifest(index_snapshot.manifest)
                 return None
-            return SearchSnapshot.load(index_snapshot, self.backbone)
+            return load_snapshot(index_snapshot, self.backbone)
         if index_snapshot.release_id is None:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
             return None
-        fresh = SearchSnapshot.load(index_snapshot, self.backbone, other=previous)
+        fresh = load_snapshot(index_snapshot, self.backbone, other=previous)
         is_same = (
             fresh.index_snapshot.manifest == previous.index_snapshot.manifest
             and fresh.degraded == previous.degraded
@@ -148,7 +149,7 @@ class GenerationLoader:
             unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
                 try:
-                    snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
+                    snapshot = load_snapshot(index_snapshot, self.backbone, release_id)
                 except Unavailable:
                     raise
                 except Exception as error:  # a broken release, or a full GPU, may raise anything
@@ -225,7 +226,7 @@ class EarlierReleases:
             if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
                 raise _gone("The release of this list is no longer served.")
             try:
-                snapshot = SearchSnapshot.load(current.index_snapshot, backbone, release_id, other=current)
+                snapshot = load_snapshot(current.index_snapshot, backbone, release_id, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{reason} intact: {error}.") from error
             except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full

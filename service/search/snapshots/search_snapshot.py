@@ -1,15 +1,21 @@
-"""A searchable snapshot: one index generation with its shards, releases and query encoder."""
+"""A searchable snapshot: one index generation with its shards, router and query encoder.
+
+A video and its moments are in one shard, so hits are grouped within each shard before shards are merged: a shard's
+result is its k best videos, and neither merging nor the bound on the k-th best score needs to know about moments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from cinestrata_schemas.choice_types import QueryMode
 from index.arrays import Ids, Rows, Vectors
@@ -17,40 +23,43 @@ from index.errors import ShardStoreError
 from index.hits import NO_HITS, Hits
 from index.index_snapshot import IndexSnapshot
 from index.shards.searchable_shard import SearchableShard
-from index.vector_ids import FIRST_MOMENT_ID
+from index.vector_ids import is_moment, video_ids_of
 from models.backbones.backbone_description import TokenIds
-from models.backbones.query_backbone import QueryBackbone
 from models.backbones.tower_threads import core_count, map_in_threads
-from models.encoders.encoder_registry import open_query_encoder, read_query_release
-from models.errors import ReleaseError
-from models.releases.release_files import read_lineage
+from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, TextEvidence, log_probabilities, route_text
-from models.routing.routing_profiles import RoutingProfiles
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
-from service.search.snapshots.appended_captions import (
-    AppendedProfile,
-    appended_profiles,
-    parse_confidence,
-    read_appended_confidence,
-)
-from service.search.snapshots.query_vector_cache import QueryVectorCache
-from service.search.snapshots.release_validation import check_probes
-from service.search.snapshots.snapshot_releases import SnapshotLineage, pinned_query_releases
-from service.search.snapshots.video_grouping import best_per_video, nearest_videos
+from service.search.snapshots.appended_captions import AppendedProfile
 from service.search.words.domain_captions import VideoPositions
 
 Grouping = Callable[[Hits], Hits]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 DEGRADED_RETRY_SECONDS = 30  # Retry-After when a shard cannot be searched
+_CACHE_BYTES = 64 * 1024**2
+_OBJECT_BYTES = 500  # overhead of the Python objects of an entry, roughly
+_DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
 _MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
 _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
-_WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
+
+
+def best_per_video(hits: Hits) -> Hits:
+    """Keep the best hit of each video, best first, then by ID."""
+    videos = video_ids_of(hits.ids)
+    order = np.lexsort((videos, -hits.scores))
+    _, firsts = np.unique(videos[order], return_index=True)
+    best = order[np.sort(firsts)]
+    return Hits(videos[best], hits.scores[best])
+
+
+def drop_moments(hits: Hits) -> Hits:
+    """Keep the hits of whole videos."""
+    is_whole = ~is_moment(hits.ids)
+    return Hits(hits.ids[is_whole], hits.scores[is_whole])
 
 
 class ShardScan(NamedTuple):
@@ -109,6 +118,81 @@ class TextRouting(NamedTuple):
         return dict(zip(self.tasks, self.log_weights.tolist(), strict=True))
 
 
+class QueryVectorCache:
+    """Encodes texts for tasks, and caches the most recently used tokens and vectors. Thread-safe.
+
+    Args:
+        max_bytes: Approximate memory of cached vectors, and of cached tokens.
+    """
+
+    def __init__(self, encoder: QueryEncoder, max_bytes: int = _CACHE_BYTES) -> None:
+        def size_of(entry: npt.NDArray[Any]) -> int:
+            return min(_OBJECT_BYTES + entry.nbytes, max_bytes)
+
+        self.encoder = encoder
+        self._lock = Lock()
+        self._tokens: LRUCache[str, TokenIds] = LRUCache(max_bytes, getsizeof=size_of)
+        # By text, query mode and task; the task is "" if tasks share a vector.
+        self._vectors: LRUCache[tuple[str, str, str], Vectors] = LRUCache(max_bytes, getsizeof=size_of)
+        self._identities: dict[tuple[str, str], str | None] = {}
+
+    def clear(self) -> None:
+        """Remove all cached texts."""
+        with self._lock:
+            self._tokens.clear()
+            self._vectors.clear()
+
+    def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Tokenize each text, with start and end tokens.
+
+        If tasks share an encoding, new texts are encoded too.
+        """
+        with self._lock:
+            tokens = {text: cached for text in texts if (cached := self._tokens.get(text)) is not None}
+        missing = [text for text in dict.fromkeys(texts) if text not in tokens]
+        if missing:
+            new = dict(zip(missing, self.encoder.tokenize(missing), strict=True))
+            self.encoder.prepare_texts(list(new.values()))
+            tokens |= new
+            with self._lock:
+                self._tokens.update(new)
+        return [tokens[text] for text in texts]
+
+    def are_words(self, texts: Sequence[str]) -> list[bool]:
+        """Check, for each text, whether the tokenizer knows it as one word."""
+        return [len(tokens) == 3 for tokens in self.encoder.tokenize(texts)]  # with the start and end tokens
+
+    def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
+        """Get the unit vector ``float32 [dim]`` of each (text, mode, task).
+
+        Those not cached are encoded in one batch.
+        """
+        is_shared = {mode: self.encoder.is_task_independent(mode) for mode in {mode for _, mode, _ in pairs}}
+        keys = [(text, mode, "" if is_shared[mode] else task) for text, mode, task in pairs]
+        with self._lock:
+            vectors = {key: cached for key in keys if (cached := self._vectors.get(key)) is not None}
+        missing = {key: task for key, (_, _, task) in zip(keys, pairs, strict=True) if key not in vectors}
+        for mode in dict.fromkeys(mode for _, mode, _ in missing):
+            batch = [key for key in missing if key[1] == mode]
+            tokens, tasks = self.tokens([text for text, _, _ in batch]), [missing[key] for key in batch]
+            for key, vector in zip(batch, self.encoder.encode_pairs(tokens, tasks, mode), strict=True):
+                vectors[key] = vector.copy()  # a view would keep the whole batch alive
+        with self._lock:
+            self._vectors.update({key: vectors[key] for key in missing})
+        return [vectors[key] for key in keys]
+
+    def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
+        """Encode texts for one task, ``float32 [n, dim]``, without caching them."""
+        return self.encoder.encode_pairs(self.encoder.tokenize(texts), [task] * len(texts), mode)
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        """Identify the parameters that encode texts for a task; None if a later release can change them."""
+        key = task, mode
+        if key not in self._identities:  # hashes weights, and may read them first
+            self._identities[key] = self.encoder.encoding_identity(task, mode)
+        return self._identities[key]
+
+
 @dataclass(frozen=True, eq=False)
 class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity.
@@ -162,129 +246,6 @@ class SearchSnapshot:
     def served_mode(self) -> QueryMode:
         """Default query mode: the one with the least forgetting."""
         return cast(QueryMode, self.modes[-1])
-
-    @classmethod
-    def load(
-        cls,
-        index_snapshot: IndexSnapshot,
-        backbone: QueryBackbone,
-        release_id: str | None = None,
-        *,
-        other: SearchSnapshot | None = None,
-    ) -> SearchSnapshot:
-        """Read the releases of an index snapshot, encode a first query, and check the release's probes.
-
-        Shards never change, so an index snapshot can also be searched with an earlier release; the snapshot then
-        contains the tasks that this release had learned. Shards that are broken, made by another encoder, or pinned to
-        a broken release are left out and recorded in ``degraded``.
-
-        Args:
-            release_id: ID of a release in the manifest; the served one by default.
-            other: Snapshot of the same library with the same backbone. Releases never change, so its loaded releases
-                are reused without rereading or rechecking them. It is not modified.
-
-        Raises:
-            ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
-                shard.
-            Unavailable: The catalog cannot be read. Scores without appended and edited captions would differ from
-                previous ones of the same generation.
-        """
-        release_id = release_id or index_snapshot.served_release_id
-        is_newest = release_id == index_snapshot.release_id
-        if release_id is None:
-            raise AssertionError("an empty index has no release to serve")
-        folder = index_snapshot.release_folder(release_id)
-        lineage = SnapshotLineage(index_snapshot, backbone.vocabulary, other.contributions if other else {})
-        release = read_query_release(folder, read_parent=lineage)
-        task_names = {task.task_id: task.name for task in release.tasks}
-        unknown = [task for task in index_snapshot.tasks if task not in task_names] if is_newest else []
-        degraded = dict.fromkeys(unknown, "the current release does not know it")
-        shards: dict[str, SearchableShard] = {}
-        for task in release.tasks:
-            try:
-                shards[task.task_id] = index_snapshot.shard(task.task_id, fingerprint=task.fingerprint)
-            except ShardStoreError as error:
-                degraded[task.task_id] = str(error)
-        entries = index_snapshot.manifest.shards
-        shard_releases = {task: entries[task].release for task in task_names if task in entries}
-        checked = {
-            task
-            for task, shard_release in shard_releases.items()
-            if other and other.shard_releases.get(task) == shard_release
-        }
-        broken: dict[str, str] = {}
-        pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
-        encoder = open_query_encoder(
-            backbone, release, pinned, other.query_vectors.encoder if other else None, checked
-        )
-        degraded.update(lineage.broken | broken)
-        shards = {task: shard for task, shard in shards.items() if task not in degraded}
-        videos = _read_video_ids(shards, degraded)
-        shards = {task: shards[task] for task in videos}
-        if not shards:
-            raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
-        router_positions = {task: position for position, task in enumerate(task_names)}
-        known = other.appended_profiles if other else {}
-        appended = appended_profiles(shards, encoder, backbone.vocabulary, known)
-        confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
-        profiles = _replace_profiles(release.profiles, router_positions, appended)
-        query_vectors = QueryVectorCache(encoder)
-        for mode in encoder.modes:
-            new = [task for task in shards if mode != "pinned" or task not in checked]
-            vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or shards])
-            if not np.isfinite(vectors).all():
-                raise ReleaseError(
-                    f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
-                )
-        check_probes(folder, release_id, query_vectors, shards, encoder.modes)
-        return cls(
-            index_snapshot=index_snapshot,
-            release_id=release_id,
-            shards=shards,
-            task_names=task_names,
-            degraded=degraded,
-            modes=encoder.modes,
-            router_positions=router_positions,
-            router=Router(profiles),
-            query_vectors=query_vectors,
-            shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
-            contributions={**lineage.contributions, release_id: read_lineage(folder)},
-            appended_profiles=appended,
-            video_positions=VideoPositions(list(videos.values())),
-            confidence_model=parse_confidence(confidence) or release.confidence,
-            release_confidence=release.confidence,
-            appended_confidence=confidence,
-        )
-
-    def with_current_captions(self) -> SearchSnapshot | None:
-        """Update the routing profiles to captions edited since; None if there were no edits.
-
-        Raises:
-            Unavailable: The catalog cannot be read.
-        """
-        known, encoder = self.appended_profiles, self.query_vectors.encoder
-        appended = appended_profiles(self.shards, encoder, self.router.profiles.vocabulary, known)
-        changed = {task: row for task, row in appended.items() if row is not known.get(task)}
-        if not changed:
-            return None
-        profiles = _replace_profiles(self.router.profiles, self.router_positions, changed)
-        return replace(self, router=Router(profiles), appended_profiles=appended)
-
-    def with_current_confidence(self) -> SearchSnapshot | None:
-        """Adopt the calibration that an append stored since; None if there is no new one.
-
-        A resumed append stores its calibration without a new generation of the index.
-
-        Raises:
-            Unavailable: The catalog cannot be read.
-        """
-        if not self.appended_profiles:
-            return None
-        stored = read_appended_confidence(self.release_id, self.generation)
-        if stored == self.appended_confidence:
-            return None
-        model = parse_confidence(stored) or self.release_confidence
-        return replace(self, confidence_model=model, appended_confidence=stored)
 
     @property
     def generation(self) -> int:
@@ -383,10 +344,10 @@ class SearchSnapshot:
 
     def _scan_shard(self, scans: Sequence[ShardScan]) -> list[Hits]:
         """Run scans of one shard that differ only in the query."""
-        task, _, k, among, group, exclude = scans[0]
+        task, query, k, among, group, exclude = scans[0]
         if task not in self.degraded:
             shard = self.shards[task]
-            queries = scans[0].query[None] if len(scans) == 1 else np.stack([scan.query for scan in scans])
+            queries = query[None] if len(scans) == 1 else np.stack([scan.query for scan in scans])
             try:
                 if group is None or not shard.has_moments:
                     return shard.search_many(queries, k, exclude, among)
@@ -400,27 +361,31 @@ class SearchSnapshot:
         return [NO_HITS] * len(scans)
 
 
-def _read_video_ids(shards: Mapping[str, SearchableShard], degraded: dict[str, str]) -> dict[str, Ids]:
-    """Read the ascending video IDs of each shard, by task ID; a shard whose IDs are unreadable is degraded."""
-    videos: dict[str, Ids] = {}
-    for task, shard in shards.items():
-        try:
-            ids = shard.ids
-        except ShardStoreError as error:
-            degraded[task] = str(error)
-        else:
-            videos[task] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
-    return videos
+def nearest_videos(
+    search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Grouping
+) -> list[Hits]:
+    """Find each query's k best videos, or all if there are fewer, as if every vector were scored.
 
+    Hits are fetched to a growing depth, until no deeper hit can change the result. All queries share the first fetch,
+    and those that need more depth share the next.
 
-def _replace_profiles(
-    profiles: RoutingProfiles, positions: Mapping[str, int], replacements: Mapping[str, AppendedProfile]
-) -> RoutingProfiles:
-    if not replacements:
-        return profiles
-    return profiles.replace_rows(
-        {positions[task]: (row.tokens, row.values) for task, row in replacements.items()}
-    )
+    Args:
+        search: Finds a shard's best hits, best first, then by ID, given the query numbers and the number of hits.
+        count: Number of queries.
+        group: Reduces hits to videos, keeping the best score and the order.
+    """
+    results: dict[int, Hits] = {}
+    remaining, depth = np.arange(count), _DEPTH_FACTOR * k
+    while len(remaining):
+        for number, hits in zip(remaining.tolist(), search(remaining, depth), strict=True):
+            videos = group(hits)
+            # A deeper hit with the same score may belong to a video that precedes the k-th by ID.
+            is_final = len(videos.ids) >= k and hits.scores[-1] < videos.scores[k - 1]
+            if is_final or len(hits.ids) < depth:
+                results[number] = Hits(videos.ids[:k], videos.scores[:k])
+        remaining = remaining[[number not in results for number in remaining.tolist()]]
+        depth *= _DEPTH_FACTOR
+    return [results[number] for number in range(count)]
 
 
 def search_in_parallel(
@@ -429,13 +394,8 @@ def search_in_parallel(
     """Run jobs in parallel if each reads enough bytes to be worth a thread; scans release the interpreter lock.
 
     Args:
-        search: Runs one job.
-        jobs: Jobs, run in the calling thread and others.
         bytes_each: Bytes that one job reads, roughly.
         remote: Whether jobs wait for a server; these always run in parallel.
-
-    Returns:
-        Results in job order.
     """
     threads = _REMOTE_SEARCHES if remote else core_count()
     if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):

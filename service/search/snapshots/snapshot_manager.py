@@ -17,13 +17,13 @@ from models.backbones.query_backbone import QueryBackbone
 from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import read_caption_edits
 from service.catalog.task_names import find_task
-from service.core.errors import Unavailable
+from service.core.errors import Conflict, Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.settings import Settings
 from service.library import prometheus_metrics
-from service.search.errors import TaskNotServed
 from service.search.snapshots.generation_loader import EarlierReleases, GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.snapshot_loading import with_current_captions, with_current_confidence
 from service.search.words.library_words import LibraryWords
 
 log = structlog.get_logger(__name__)
@@ -36,6 +36,17 @@ _CATCH_UP_RETRY_SECONDS = 2  # Retry-After if that was too short
 
 MAX_EDIT_SHARE = 0.1  # of the thread's time: reading a large domain's captions takes seconds
 NOTHING_LEARNED = "no domain has been learned yet"
+
+
+class TaskNotServed(Conflict):
+    """A request names a task learned after the served release."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(
+            f"Task {task[:100]!r} was learned after the served release, so it isn't searched: serve a "
+            "later release.",
+            remedy=Action(name="serve_release", id="newest"),
+        )
 
 
 class SnapshotManager:
@@ -290,7 +301,7 @@ class SnapshotManager:
             if snapshot is None:
                 return False
             fresh = self._apply_edited_captions(snapshot)
-            fresh = (fresh or snapshot).with_current_confidence() or fresh
+            fresh = with_current_confidence(fresh or snapshot) or fresh
             if fresh is None:
                 return False
             with self._refresh_lock:  # not held while captions are read: that may take seconds
@@ -307,7 +318,7 @@ class SnapshotManager:
         edits = read_caption_edits()
         if self._seen_edits is not None and self._seen_edits[0] is snapshot and self._seen_edits[1] == edits:
             return None
-        fresh = snapshot.with_current_captions()
+        fresh = with_current_captions(snapshot)
         if fresh is not None:
             finished = time.monotonic()
             self._edits_due = finished + (finished - started) * (1 / MAX_EDIT_SHARE - 1)

@@ -1,4 +1,4 @@
-"""Run text searches on one snapshot, round by round; :mod:`.search_responses` answers them."""
+"""Run text searches on one snapshot, round by round; :mod:`.answers` answers them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from index.hits import Hit, Hits
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core import request_limits
-from service.core.errors import InvalidInput, Unavailable
+from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
-from service.search.errors import UnknownTask
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
@@ -35,6 +34,16 @@ _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the bes
 _MAX_LISTED_TASKS = 20  # in an error
 
 
+class UnknownTask(InvalidInput):
+    """A request names a task that the snapshot does not have; ``known`` are some searchable tasks to suggest."""
+
+    def __init__(self, task: str, field: str, known: Sequence[str]) -> None:
+        message = f"There is no searchable task {task[:100]!r}."
+        hint = f"Searchable tasks: {', '.join(map(repr, known)) or 'none'}."
+        super().__init__(f"{field}: {message} {hint}", [FieldError(field, message, hint)])
+        self.task = task
+
+
 @dataclass(frozen=True)
 class ListConfidence:
     """How confident a list of hits is.
@@ -43,14 +52,12 @@ class ListConfidence:
         results: Probability that each video is right, by vector ID in list order; lacks videos for which neither
             calibration nor text can tell.
         answer: Probability that a searched video is right; None if unknown.
-        matches: Whether a searched video is right; None if unknown.
         matching_hits: Vector IDs of the matching hits; None if unknown.
         matching: Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
     """
 
     results: Mapping[int, float] = field(default_factory=dict)
     answer: float | None = None
-    matches: bool | None = None
     matching_hits: Set[int] | None = None
     matching: Ids | None = None
 
@@ -66,13 +73,13 @@ class TextSearch:
         snapshot: Snapshot that the search uses from its first round to its answer.
         cache: Source of metadata for filters and moments.
         edit: Number of the last edit before the search; None if unknown.
+        calibration: The release's calibration for the query mode; None if it has none.
         words: Words of the query and their evidence.
         routing: Weights of the candidate tasks, from bounded evidence and the words of their videos.
         unbounded_routing: Weights from the evidence without bounds, which the calibration uses.
         allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
             video are left out.
         planner: Orders the tasks and holds the hits so far.
-        depth: Number of hits to find.
         round: Tasks to search next; empty when the search is complete.
         nearest: Nearest videos by cosine alone, by searched task.
         query_vectors: Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
@@ -89,12 +96,12 @@ class TextSearch:
     cache: VideoMetadataCache
     edit: int | None
     mode: QueryMode
+    calibration: ConfidenceModel | None
     words: QueryWords
     routing: TextRouting
     unbounded_routing: TextRouting
     allowed_ids: dict[str, Ids | None]
     planner: RoundPlanner
-    depth: int
     times: dict[str, float]
     round: list[str] = field(default_factory=list)
     nearest: dict[str, Hits] = field(default_factory=dict)
@@ -110,16 +117,6 @@ class TextSearch:
         """Hits on the requested page."""
         return self.ranked[self.offset : self.end]
 
-    @property
-    def has_next_page(self) -> bool:
-        """Whether another page follows: a search finds one more hit than the page shows."""
-        return _page_end(self.request) < request_limits.MAX_PAGED_RESULTS and len(self.ranked) > self.end
-
-    @property
-    def calibration(self) -> ConfidenceModel | None:
-        """The release's calibration for the query mode; None if it has none."""
-        return applicable_calibration(self.snapshot, self.mode)
-
 
 def execute(
     snapshot: SearchSnapshot,
@@ -131,7 +128,6 @@ def execute(
     """Run searches on one snapshot.
 
     Args:
-        cache: Source of metadata for filters and moments.
         with_words: Whether words in video texts count. Without them, captions are unknown, as in recall measurements.
 
     Raises:
@@ -158,8 +154,9 @@ def start_searches(
     """Resolve requests, evaluate their filters and plan their first rounds."""
     tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
     modes = [_resolve_mode(snapshot, request) for request in requests]
-    for request, mode in zip(requests, modes, strict=True):
-        _require_calibration(snapshot, request, mode)
+    calibrations = [
+        _find_calibration(snapshot, request, mode) for request, mode in zip(requests, modes, strict=True)
+    ]
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
     def find_allowed_ids(
@@ -199,14 +196,15 @@ def start_searches(
     }
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
-    for request, searched, mode, query, unbounded in zip(
-        requests, tasks, modes, words, routings, strict=True
+    for request, searched, mode, calibration, query, unbounded in zip(
+        requests, tasks, modes, calibrations, words, routings, strict=True
     ):
         start = time.perf_counter()
-        is_calibrated = applicable_calibration(snapshot, mode) is not None
-        cursor, end = request.cursor, _page_end(request)
-        # Confidence depends on the head of the list, regardless of page and thresholds.
-        depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
+        cursor, offset = request.cursor, request.hits_before
+        end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
+        # One more hit than the page shows tells whether another page follows. Confidence depends on the head of the
+        # list, regardless of page and thresholds.
+        depth = max(end + 1, 0 if calibration is None else CONFIDENCE_DEPTH)
         allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
         routing = unbounded.with_words(query.highest(unbounded.tasks))
         planner = RoundPlanner(
@@ -214,7 +212,7 @@ def start_searches(
             routing.bounded.astype(np.float64),
             searchable=[task for task in searched if task in allowed_ids],
             depth=depth,
-            min_score=None if is_calibrated else request.query.min_score,
+            min_score=request.query.min_score if calibration is None else None,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
@@ -227,26 +225,20 @@ def start_searches(
             cache=cache,
             edit=edit,
             mode=mode,
+            calibration=calibration,
             words=query,
             routing=routing,
             unbounded_routing=unbounded,
             allowed_ids=allowed_ids,
             planner=planner,
-            depth=depth,
             times=dict(times),
             round=planner.next_round(),
-            offset=cursor.hit_offset if cursor else 0,
+            offset=offset,
             end=end,
         )
         search.times["search"] = 1000 * (time.perf_counter() - start)
         searches.append(search)
     return searches
-
-
-def _page_end(request: SearchRequest) -> int:
-    """Compute the number of hits up to the end of a request's page."""
-    offset = request.cursor.hit_offset if request.cursor else 0
-    return min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
 
 
 def resolve_tasks(
@@ -272,25 +264,18 @@ def resolve_tasks(
 
 
 def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cache: CatalogReadCache) -> str:
-    # IDs take precedence: a task's name may equal another task's ID.
     names = snapshot.task_names
-    task_id = task if task in names else _find_named(snapshot, task, read_cache)
+    named = [task_id for task_id, name in names.items() if name == task]
+    task_id: str | None = task
+    if task not in names:  # IDs take precedence: a task's name may equal another task's ID
+        # If no single name is the same, it may be a slug, differ in case, or be the previous name of a deleted domain.
+        task_id = named[0] if len(named) == 1 else read_cache.find_task(task, snapshot)
+        if task_id not in names:
+            task_id = named[-1] if named else None
     if task_id is None:
         raise UnknownTask(task, field_name, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
     snapshot.require_searchable(task_id)
     return task_id
-
-
-def _find_named(snapshot: SearchSnapshot, name: str, read_cache: CatalogReadCache) -> str | None:
-    """Find a task by name or slug and return its ID; None if the snapshot has none."""
-    named = [task_id for task_id, task_name in snapshot.task_names.items() if task_name == name]
-    if len(named) == 1:
-        return named[0]
-    # It may be a slug, differ in case, or be the previous name of a deleted domain.
-    task_id = read_cache.find_task(name, snapshot)
-    if task_id is not None and task_id in snapshot.task_names:
-        return task_id
-    return named[-1] if named else None
 
 
 def _resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
@@ -306,17 +291,13 @@ def _resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode
     return cast(QueryMode, request.mode)
 
 
-def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
-    """Select a release's calibration for a query mode; None if it has none."""
+def _find_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> ConfidenceModel | None:
+    """Select the release's calibration for a query mode; raises InvalidInput if a request lacks one that it needs."""
     model = snapshot.confidence_model
-    return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
-
-
-def _require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:
-    """Check that the release is calibrated for the mode if a request has a confidence threshold, or raise."""
-    if request.query.min_confidence is None or applicable_calibration(snapshot, mode) is not None:
-        return
-    model = snapshot.confidence_model
+    if model is not None and model.applies_to(mode, DEFAULT_PRIOR):
+        return model
+    if request.query.min_confidence is None:
+        return None
     if model is None:
         reason = "The release is not calibrated: it has too few captions."
     else:
@@ -386,10 +367,10 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
         if size <= _FEW_VECTORS:
             planned.append((ShardScan(task, vector, max(1, size), allowed), True))
             continue
-        groups = words.groups(task, search.depth)
+        groups = words.groups(task, search.planner.depth)
         # Where no other video can enter, only those in the groups are scanned.
         if not groups or search.planner.can_enter(task, words.absent(task)):
-            count = search.depth + words.negative_count(task)
+            count = search.planner.depth + words.negative_count(task)
             planned.append((ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:
             among = _with_moments(snapshot, search.cache, task, videos)

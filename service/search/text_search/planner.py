@@ -107,6 +107,7 @@ class RoundPlanner:
         visual: Conversion of cosines to scores.
 
     Attributes:
+        depth: Number of hits to find.
         searched: Tasks in the rounds so far.
         prior_bonuses: Prior bonuses of all candidate tasks by task ID.
     """
@@ -135,7 +136,7 @@ class RoundPlanner:
         self._orders = {task: order for order, task in enumerate(searchable)}
         self._first_tier = len(tasks) if tasks_in_first_page is None else tasks_in_first_page
         self._searchable = list(searchable)
-        self._depth = depth
+        self.depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
@@ -170,7 +171,7 @@ class RoundPlanner:
                 self.searched.update(tasks)
                 self._round_size = self._limits.growth * len(self.searched)
                 return tasks
-            if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self._depth:
+            if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self.depth:
                 return []
             self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
             del self._tiers[0]
@@ -208,7 +209,7 @@ class RoundPlanner:
         self._highest_cosine = highest if self._highest_cosine is None else max(self._highest_cosine, highest)
         columns = zip(self._pool, (ids, scores, orders, cosines, evidence), strict=True)
         ids, scores, orders, cosines, evidence = map(np.concatenate, columns)
-        rows = rank_distinct(ids, scores, orders, self._depth)
+        rows = rank_distinct(ids, scores, orders, self.depth)
         self._pool = [column[rows] for column in (ids, scores, orders, cosines, evidence)]
         earlier = {hit.id for hit in self._earlier_hits}
         self._tier_hits = [
@@ -219,11 +220,11 @@ class RoundPlanner:
             if score >= self._min_score and video not in earlier
         ]
         if match_all_terms is not None and self._uses_likely_bound:
-            self._is_full = len(self._tier_hits) >= self._depth and bool(match_all_terms(ids[rows]).all())
+            self._is_full = len(self._tier_hits) >= self.depth and bool(match_all_terms(ids[rows]).all())
 
     def hits(self) -> list[Hit]:
         """List the best hits so far."""
-        return (self._earlier_hits + self._tier_hits)[: self._depth]
+        return (self._earlier_hits + self._tier_hits)[: self.depth]
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
         """Compute a hit's sort key, even if it is no longer in the list."""
@@ -240,7 +241,7 @@ class RoundPlanner:
 
     def _lowest_useful_score(self) -> float:
         """Compute the score that a new hit must reach to change the results."""
-        room = self._depth - len(self._earlier_hits)
+        room = self.depth - len(self._earlier_hits)
         kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
         return max(kth_score, self._min_score)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import TextKind as TextKindName
-from cinestrata_schemas.search import MatchedText
+from cinestrata_schemas.search import MatchedText, Suggestion, SuggestionsResponse
 from index.arrays import Ids
 from index.vector_ids import find_ids, video_ids_of
 from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
@@ -24,13 +24,15 @@ from index.words.word_evidence import (
     required_units,
     word_evidence,
 )
-from index.words.word_index import TextKind, VideoText, WordMatches
+from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from service.catalog.domain_videos import TimedText
+from service.core import request_limits
+from service.core.errors import FieldError, InvalidInput
 from service.search.catalog_read_cache import VideoRow
+from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.domain_captions import DomainCaptions
-from service.search.words.library_words import LibraryTexts, spoken_text
-from service.search.words.video_texts import texts_of
+from service.search.words.library_words import LibraryTexts, spoken_text, texts_of
 
 _FEW = 256  # videos of a domain that one scan finds in full
 _MAX_SCORED = 2048  # the same, where their evidence differs
@@ -42,6 +44,7 @@ _MIN_TEXT_SHARE = 0.2  # share of the query's IDF weight that a shown text must 
 _IN_A_QUARTER_OF_THE_TEXTS = math.log(4)  # IDF weight of such a word; half of the texts are names
 _SHOWN_CHARS = 240  # of a long text, around its first matched word
 _MAX_CORRECTED = 8  # units from the start of a query to correct
+MAX_SUGGESTIONS = 20
 
 _Mark = tuple[int, int, int]  # start and end in a text, and index of the query's unit there
 
@@ -400,4 +403,29 @@ def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[Ti
         end=max(cue_end for _, cue_end, _ in spoken) if is_spoken else None,
         text=text.text[start:end],
         marks=[(first - start, last - start) for first, last in marks if first >= start and last <= end],
+    )
+
+
+def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
+    """Find at most k words that begin with a query's last word, most frequent first.
+
+    There is none to complete after a space or punctuation mark.
+
+    Raises:
+        InvalidInput: The query is too long, or k is out of range.
+    """
+    errors: list[FieldError] = []
+    if len(q) > request_limits.MAX_QUERY_CHARS:
+        hint = f"Use at most {request_limits.MAX_QUERY_CHARS}."
+        errors.append(FieldError("q", f"The query has {len(q)} characters.", hint))
+    errors += find_count_errors(k, "k", "suggestions", MAX_SUGGESTIONS)
+    if errors:
+        raise InvalidInput.of(errors)
+    # In a hyphenated word, complete the last part, not the compound.
+    last = max(
+        (word for word in split_words(q) if word.end == len(q)), key=lambda word: word.start, default=None
+    )
+    completions = words.suggest(last.term, k) if last is not None else []
+    return SuggestionsResponse(
+        suggestions=[Suggestion(text=text, count=count) for text, count in completions]
     )

@@ -22,8 +22,8 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
-from service.search.captioning import CaptionIndex
 from service.search.clip_search import ClipSearch, mean_cosine
+from service.search.video_search import CaptionIndex
 
 torch.set_num_threads(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.core.errors import TooManyRequests
-from service.search.admission import AdmissionControl
+from service.search.search_load import AdmissionControl
 
 
 def test_the_number_of_searches_is_limited_but_a_single_request_of_any_size_is_admitted() -> None:

@@ -18,8 +18,7 @@ from index.shards.faiss_vector_store import FaissShard
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
 from service.search.engine import SearchEngine
-from service.search.snapshots.search_snapshot import ShardScan
-from service.search.snapshots.video_grouping import best_per_video, drop_moments, nearest_videos
+from service.search.snapshots.search_snapshot import ShardScan, best_per_video, drop_moments, nearest_videos
 from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 

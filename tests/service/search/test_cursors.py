@@ -23,6 +23,7 @@ from service.core.errors import Gone, InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.search_request import Cursor, digest_parameters, parse_cursor
+from service.search.snapshots import generation_loader
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
@@ -118,15 +119,13 @@ def test_earlier_releases_are_cached_per_generation(served: Served, monkeypatch:
         service.snapshots.refresh()
         cursors.append(service.search("an owl", 5).next_cursor)
     loaded: list[str | None] = []
-    load = SearchSnapshot.load.__func__  # type: ignore[attr-defined]
+    load = generation_loader.load_snapshot
 
-    def watched(
-        cls: type[SearchSnapshot], snapshot: Any, backbone: Any, release: str | None = None, **options: Any
-    ) -> SearchSnapshot:
+    def watched(snapshot: Any, backbone: Any, release: str | None = None, **options: Any) -> SearchSnapshot:
         loaded.append(release)
-        return load(cls, snapshot, backbone, release, **options)
+        return load(snapshot, backbone, release, **options)
 
-    monkeypatch.setattr(SearchSnapshot, "load", classmethod(watched))
+    monkeypatch.setattr(generation_loader, "load_snapshot", watched)
     for number in (3, 2, 1, 2, 1, 3):
         service.search("an owl", 5, cursor=cursors[number])
     assert len(loaded) == 2, "each of two earlier releases is loaded once"
@@ -339,7 +338,7 @@ def test_cursor_waits_while_the_memory_is_full(
         raise error
 
     with monkeypatch.context() as full:
-        full.setattr(SearchSnapshot, "load", fail)
+        full.setattr(generation_loader, "load_snapshot", fail)
         with pytest.raises(Unavailable, match="try again in 5 seconds"):
             service.search("an owl", 3, cursor=first.next_cursor)
     assert len(service.search("an owl", 3, cursor=first.next_cursor).results) == 3

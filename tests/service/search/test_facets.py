@@ -12,7 +12,7 @@ from cinestrata_schemas.search import Facet
 from models.backbones.backbone import Backbone
 from service.core.errors import Unavailable
 from service.search.engine import SearchEngine
-from service.search.facets import MAX_FIELDS, MAX_VALUES, count_facets
+from service.search.video_filters import FACET_FIELDS, FACET_VALUES, count_facets
 from tests.service.search.caption_library import BIRDS, Library, settled
 
 NUMBER = 12  # videos of a task
@@ -82,11 +82,11 @@ def test_domains_and_frequent_values_are_counted(service: SearchEngine) -> None:
 
 def test_fields_and_values_are_limited(service: SearchEngine) -> None:
     facets = _facets(service, _ids(service, "cars") + _ids(service, "birds"))
-    assert len(facets) == 1 + MAX_FIELDS
+    assert len(facets) == 1 + FACET_FIELDS
     assert "where.lens" not in _values(facets)  # of the fewest videos
     facets = _facets(service, _ids(service, "cars"))
     assert _values(facets)["where.camera"] == [(0, 2), (1, 2)]  # other values are those of one video
-    assert all(len(facet.values) <= MAX_VALUES for facet in facets)
+    assert all(len(facet.values) <= FACET_VALUES for facet in facets)
 
 
 def test_counts_are_those_of_filtered_searches(service: SearchEngine) -> None:

@@ -13,9 +13,9 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, NotFound
-from service.search import query_reports
+from service.search import explanations
 from service.search.engine import SearchEngine
-from service.search.query_reports import sample_captions
+from service.search.explanations import sample_captions
 from tests.service.search.caption_library import BIRDS, CARS, Library, settled
 
 torch.set_num_threads(1)
@@ -113,13 +113,13 @@ def test_captions_are_searched_once_until_they_change(
     served: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []
-    execute = query_reports.execute
+    execute = explanations.execute
 
     def count(snapshot: Any, requests: Any, *others: Any, **options: Any) -> Any:
         started.append(len(requests))
         return execute(snapshot, requests, *others, **options)
 
-    monkeypatch.setattr(query_reports, "execute", count)
+    monkeypatch.setattr(explanations, "execute", count)
     first = served.report_queries("tsk_birds")
     assert served.report_queries("tsk_birds") == first
     assert started == [3]

@@ -19,7 +19,7 @@ from service.catalog.database import CatalogReads, engine, now, session_scope
 from service.catalog.domain_videos import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings
-from service.search import captioning
+from service.search import video_search
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.snapshots.appended_captions import appended_profiles
 from service.search.video_metadata_cache import VideoMetadataCache
@@ -153,6 +153,6 @@ def test_captions_of_a_shard_are_those_of_its_videos(domain: SearchableShard) ->
     with session_scope(write=True) as session:
         unpublished = Video(id="x", task_id="tsk_1", uri="x", captions=["a bus"], extra={}, status="accepted")
         session.add(unpublished)
-    assert captioning._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
+    assert video_search._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
     _publish_last_append()
-    assert captioning._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
+    assert video_search._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}

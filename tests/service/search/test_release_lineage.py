@@ -28,6 +28,7 @@ from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.snapshot_loading import load_snapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
@@ -132,7 +133,7 @@ def test_new_snapshot_reads_only_the_new_release(
     assert _releases(read) == {manifest.release}
     replaced, loaded = (
         service.snapshots.current(),
-        SearchSnapshot.load(IndexSnapshot.open(library.store), backbone),
+        load_snapshot(IndexSnapshot.open(library.store), backbone),
     )
     assert set(replaced.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     pairs = [(text, mode, task) for text in TEXTS for mode in replaced.modes for task in replaced.shards]
@@ -147,11 +148,11 @@ def test_snapshot_of_an_earlier_release_reuses_the_current_one(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
     snapshot = IndexSnapshot.open(library.store)
-    current = SearchSnapshot.load(snapshot, backbone)
+    current = load_snapshot(snapshot, backbone)
     earlier = snapshot.manifest.shards["tsk_cars"].release
-    loaded = SearchSnapshot.load(snapshot, backbone, earlier)
+    loaded = load_snapshot(snapshot, backbone, earlier)
     read.clear()
-    found = SearchSnapshot.load(snapshot, backbone, earlier, other=current)
+    found = load_snapshot(snapshot, backbone, earlier, other=current)
     assert _releases(read) == {earlier}
     assert list(found.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
     pairs = [(text, mode, task) for text in TEXTS for mode in loaded.modes for task in loaded.shards]
@@ -159,14 +160,14 @@ def test_snapshot_of_an_earlier_release_reuses_the_current_one(
 
 
 def test_only_broken_releases_are_read_again(library: Library, backbone: Backbone, read: list[Path]) -> None:
-    whole = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
+    whole = load_snapshot(IndexSnapshot.open(library.store), backbone)
     broken, newest = _folder(library, "cars"), library.store.manifest().release
     shutil.move(broken, broken.with_name("away"))
-    degraded = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
+    degraded = load_snapshot(IndexSnapshot.open(library.store), backbone)
     assert list(degraded.degraded) == ["tsk_cars"]
     shutil.move(broken.with_name("away"), broken)
     read.clear()
-    repaired = SearchSnapshot.load(
+    repaired = load_snapshot(
         IndexSnapshot.open(library.store, previous=degraded.index_snapshot), backbone, other=degraded
     )
     assert _releases(read) == {broken.name, newest}
@@ -178,7 +179,7 @@ def test_only_broken_releases_are_read_again(library: Library, backbone: Backbon
 
 def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone) -> None:
     snapshot = IndexSnapshot.open(library.store)
-    snapshot_in_use = SearchSnapshot.load(snapshot, backbone)
+    snapshot_in_use = load_snapshot(snapshot, backbone)
     snapshot_in_use.query_vectors(
         [("an owl", mode, task) for mode in snapshot_in_use.modes for task in snapshot_in_use.shards]
     )
@@ -207,7 +208,7 @@ def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone
 def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     library: Library, service: SearchEngine, backbone: Backbone, file: str, harm: str, task: str
 ) -> None:
-    served = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
+    served = load_snapshot(IndexSnapshot.open(library.store), backbone)
     path = _folder(library, task) / file
     if harm == "flip":
         _flip(path)
@@ -281,13 +282,13 @@ def _without(library: Library, task: str) -> tuple[list[ReleaseTask], RoutingPro
 
 
 def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Backbone) -> None:
-    before = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
+    before = load_snapshot(IndexSnapshot.open(library.store), backbone)
     library.store.delete([int(before.shards["tsk_cars"].ids[0])])
     library.store.compact("tsk_cars")
     for folder in library.store.folders():
         os.utime(folder, (0, 0))
     library.store.collect_garbage()
-    after = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
+    after = load_snapshot(IndexSnapshot.open(library.store), backbone)
     assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.contributions)
     assert (after.degraded, after.task_names, after.shard_releases) == (
         {},

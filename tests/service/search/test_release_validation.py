@@ -27,8 +27,8 @@ from models.releases.release_files import (
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import generation_loader, release_validation
-from service.search.snapshots.release_validation import PROBE_TOLERANCE
+from service.search.snapshots import generation_loader, snapshot_loading
+from service.search.snapshots.snapshot_loading import PROBE_TOLERANCE
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
 from trainer.task_pipeline import make_probes
@@ -183,7 +183,7 @@ def test_unreadable_probes_are_reported(learning: Probed, tmp_path: Path) -> Non
         read_probes(tmp_path)
     write_probes(tmp_path, replace(probes, mode="pinned"))
     with pytest.raises(ReleaseError, match=r"mode 'pinned', which it does not offer"):
-        release_validation.check_probes(
+        snapshot_loading.check_probes(
             tmp_path, "r", lambda *_: np.empty((0, 0, 0), np.float32), {}, ("latest",)
         )
 

@@ -17,7 +17,7 @@ from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_cursor
-from service.search.snapshots.query_vector_cache import QueryVectorCache
+from service.search.snapshots.search_snapshot import QueryVectorCache
 from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, Library
 

@@ -7,7 +7,7 @@ import pytest
 from index.words.word_index import TextKind, VideoText, WordIndex
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.search.suggestions import MAX_SUGGESTIONS, suggest_words
+from service.search.text_search.query_words import MAX_SUGGESTIONS, suggest_words
 
 TEXTS = ["a barbell squat", "barbell bench press", "a barn owl", "sit-up", "Bär"]
 

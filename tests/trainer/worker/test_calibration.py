@@ -19,9 +19,10 @@ from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
 from service.library.recall_matrix import read_recall_matrix
-from service.search import query_reports
-from service.search.query_reports import QueryReports
+from service.search import explanations
+from service.search.explanations import QueryReports
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.snapshot_loading import load_snapshot, with_current_confidence
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
@@ -58,13 +59,13 @@ def append(
     return post_append(domain, {color: color for color in colors}, captions)
 
 
-def load_snapshot() -> SearchSnapshot:
-    return SearchSnapshot.load(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+def load_served() -> SearchSnapshot:
+    return load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone())
 
 
 def served_captions() -> int | None:
     """Count the captions behind the confidence model of a new search snapshot; None without a model."""
-    snapshot = load_snapshot()
+    snapshot = load_served()
     return snapshot.confidence_model.captions if snapshot.confidence_model else None
 
 
@@ -132,15 +133,15 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
         patch.setattr(AppendPublication, "complete", die)
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)
-    served = load_snapshot()
-    assert (served.confidence_model, served.with_current_confidence()) == (None, None)
+    served = load_served()
+    assert (served.confidence_model, with_current_confidence(served)) == (None, None)
     append_job.run_append_job(task)
-    assert load_snapshot().generation == served.generation
-    fresh = served.with_current_confidence()
+    assert load_served().generation == served.generation
+    fresh = with_current_confidence(served)
     assert fresh is not None
     assert fresh.confidence_model is not None
-    assert fresh.confidence_model == load_snapshot().confidence_model
-    assert fresh.with_current_confidence() is None
+    assert fresh.confidence_model == load_served().confidence_model
+    assert with_current_confidence(fresh) is None
 
 
 @pytest.mark.slow
@@ -285,7 +286,7 @@ def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
 ) -> None:
     task = post_analytic(post_videos, "day")
     learn(task)
-    snapshot = SearchSnapshot.load(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+    snapshot = load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone())
     fold = newest_fold()
 
     def report() -> QueryReport:
@@ -293,9 +294,9 @@ def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
 
     assert (report().split, report().held_out, report().queries) == ("fold", False, 2)
     far = replace(fold, queries=np.zeros_like(fold.queries))
-    monkeypatch.setattr(query_reports, "read_fold", lambda folder: far)
+    monkeypatch.setattr(explanations, "read_fold", lambda folder: far)
     ranks = [outcome.rank for outcome in report().worst]
     assert len(ranks) == 2
     assert min(rank or 99 for rank in ranks) > 1
-    monkeypatch.setattr(query_reports, "read_fold", lambda folder: None)
+    monkeypatch.setattr(explanations, "read_fold", lambda folder: None)
     assert report().split == "train"

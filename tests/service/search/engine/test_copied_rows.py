@@ -13,8 +13,8 @@ from service.library.video_changes import edit_video, give_feedback
 from service.search import catalog_read_cache
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
+from service.search.text_search.answers import answer_searches
 from service.search.text_search.executor import TextSearch, execute
-from service.search.text_search.search_responses import answer_searches
 from tests.service.search.caption_library import BIRDS, CARS, Library, copy_rows
 
 

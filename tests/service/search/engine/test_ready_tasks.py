@@ -21,7 +21,7 @@ from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader, snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search.executor import resolve_tasks
 from tests.service.search.caption_library import BIRDS, SEA, Library
@@ -93,14 +93,14 @@ def test_concurrent_searches_of_a_ready_task_share_one_load(
     lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
-    load = SearchSnapshot.load
+    load = generation_loader.load_snapshot
 
     def load_slowly(*arguments: Any, **options: Any) -> SearchSnapshot:
         loads.append(threading.current_thread().name)
         Event().wait(0.1)  # lets the other threads arrive
         return load(*arguments, **options)
 
-    monkeypatch.setattr(SearchSnapshot, "load", load_slowly)
+    monkeypatch.setattr(generation_loader, "load_snapshot", load_slowly)
     with ThreadPoolExecutor(6) as pool:
         responses = list(pool.map(lambda _: lagging.search("a whale", task="sea"), range(6)))
     assert {response.generation for response in responses} == {3}
@@ -128,7 +128,7 @@ def test_search_of_a_ready_task_is_unavailable_where_its_release_is_refused(
     def refuse(*_: Any, **__: Any) -> SearchSnapshot:
         raise ReleaseError("the release is broken")
 
-    monkeypatch.setattr(SearchSnapshot, "load", refuse)
+    monkeypatch.setattr(generation_loader, "load_snapshot", refuse)
     with pytest.raises(Unavailable, match="the release is broken") as refused:
         lagging.search("a whale", task="sea")
     assert int(refused.value.headers["Retry-After"]) == 30

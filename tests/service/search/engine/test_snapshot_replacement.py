@@ -17,7 +17,7 @@ from index.index_snapshot import IndexSnapshot
 from index.words.text_analysis import parse_query
 from service.core.errors import Unavailable
 from service.search.engine import SearchEngine
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots import generation_loader
 from service.search.text_search import planner
 from service.search.words import library_words
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
@@ -192,9 +192,9 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     assert service.search(CARS[1]).results[0].video_id == "cars-1"
 
 
-@pytest.mark.parametrize("step", [(SearchSnapshot, "load"), (IndexSnapshot, "open")])
+@pytest.mark.parametrize("step", [(generation_loader, "load_snapshot"), (IndexSnapshot, "open")])
 def test_process_starts_once_the_memory_suffices(
-    step: tuple[type, str],
+    step: tuple[object, str],
     library: Library,
     service: SearchEngine,
     pass_retry_interval: Callable[[], None],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from index.words.word_index import TextKind, VideoText
-from service.search.words.video_texts import MAX_TEXT_CHARS, MAX_VALUES, texts_of
+from service.search.words.library_words import MAX_TEXT_CHARS, MAX_VALUES, texts_of
 
 
 def _names(uri: str) -> list[str]:

@@ -1,11 +1,9 @@
-"""Query reports: which of a domain's captions do not find their video, and what they find instead.
+"""Explain searches: what the score of a result consists of, and which of a domain's captions do not find their video.
 
-The recall matrix records only shares. A report repeats a sample of these queries over the whole library with the served
-release and keeps the first results. These searches ignore the words in captions and other texts, so that a caption
-does not find itself.
-
-A domain whose captions are all learned is reported with its fold: the visual score of a caption's own video is that of
-a solution without it. Routing still knows the caption.
+The recall matrix records only shares. A query report repeats a sample of these queries over the whole library with the
+served release and keeps the first results. These searches ignore the words in captions and other texts, so that a
+caption does not find itself. A domain whose captions are all learned is reported with its fold: the visual score of a
+caption's own video is that of a solution without it. Routing still knows the caption.
 """
 
 from __future__ import annotations
@@ -21,36 +19,170 @@ from sqlalchemy import ColumnElement, String, cast, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import QueryMode
-from cinestrata_schemas.search import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
+from cinestrata_schemas.search import (
+    FirstResultShare,
+    MatchedText,
+    MomentMatch,
+    QueryOutcome,
+    QueryReport,
+    QueryWord,
+    ResultExplanation,
+    SearchQuery,
+)
 from index.arrays import batches
 from index.errors import ShardStoreError
 from index.hits import Hit
 from models.errors import ModelError
 from models.releases.release_state import MeasuredFold, read_fold
+from models.routing.router import distinct_tokens
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task
 from service.core import request_limits
-from service.core.errors import Conflict
+from service.core.errors import Conflict, InvalidInput
 from service.core.settings import Settings
 from service.library.recall_matrix import newest_recall
 from service.library.video_listing import thumbnail_url
-from service.search.catalog_read_cache import read_rows
-from service.search.errors import UnknownTask
-from service.search.search_request import parse_requests
+from service.search.catalog_read_cache import read_cues, read_rows
+from service.search.search_request import SearchRequest, parse_requests
 from service.search.single_flight_cache import SingleFlightCache
-from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search.executor import TextSearch, execute
-from service.search.text_search.search_responses import build_results
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.text_search.answers import (
+    build_results,
+    compute_confidence,
+    find_best_moments,
+    list_routing,
+)
+from service.search.text_search.executor import TextSearch, UnknownTask, execute
 from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search import load_stored_vector
 
 _SHOWN_RESULTS = 3
 _BATCH = 16  # captions per batch; other searches run in between
 _MAX_CACHED_DOMAINS = 256
+_MAX_WORDS = 64
+_LISTED_TASKS = 8
 
 MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
 # Captions that were not learned come first: learned ones rank better than a new query would.
 _SPLITS = ("test", "val", "fold", "appended", "train")
+
+
+def explain_result(
+    snapshot: SearchSnapshot, cache: VideoMetadataCache, video_id: str, request: SearchRequest
+) -> ResultExplanation:
+    """Break down the score that a search gives a video, whether or not it is among the first k results.
+
+    Raises:
+        NotFound: There is no such video.
+        TaskNotLoaded: The snapshot does not contain the video's task.
+        Conflict: The video has no vector.
+        InvalidInput: A parameter is invalid, or the search excludes the video's domain.
+        Unavailable: A task's shard cannot be searched.
+    """
+    vector_id, task, _ = load_stored_vector(snapshot, video_id)
+    (search,) = execute(snapshot, [request], cache)
+    if task not in search.planner.prior_bonuses:
+        raise InvalidInput.at(
+            "task",
+            f"The search does not include {snapshot.task_names[task]!r}, the video's domain.",
+            "Add this domain, or leave the parameter out.",
+        )
+    hits = search.planner.hits()
+    confidence = compute_confidence(search, hits)
+    ranked = [hit.id for hit in hits[: request.query.k]]
+    bonus = float(search.planner.prior_bonuses[task])
+    words = float(search.words.log_odds(np.array([vector_id], np.int64))[0])
+    visual = snapshot.visual_score
+    (query,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
+    # The same scan that searches use.
+    (scanned,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
+    if not len(scanned.scores):  # the shard broke since the vector was read
+        raise snapshot.unavailable_error(task)
+    video_cosine = float(scanned.scores[0])
+    moments: list[MomentMatch] = []
+    if snapshot.shards[task].has_moments:
+        search.query_vectors = {task: query}
+        hit, count = Hit(task, vector_id, 0.0), max(1, request.query.moments)
+        moments = find_best_moments(search, [hit], count).get(vector_id, [])
+    cosine = max([video_cosine, *(visual.cosines(moment.score - bonus - words) for moment in moments)])
+    is_ranked, matching_hits = vector_id in ranked, confidence.matching_hits
+    weights = search.routing.weights
+    return ResultExplanation(
+        query=request.query.q,
+        video_id=video_id,
+        task=snapshot.task_names[task],
+        task_id=task,
+        release=snapshot.release_id,
+        generation=snapshot.generation,
+        mode=search.mode,
+        rank=1 + ranked.index(vector_id) if is_ranked else None,
+        depth=request.query.k,
+        score=visual.nats(cosine) + bonus + words,
+        cosine=cosine,
+        video_cosine=video_cosine,
+        visual_term=visual.nats(cosine),
+        visual_weight=visual.weight,
+        neutral_cosine=visual.neutral,
+        is_fitted=snapshot.has_fitted_visual_score,
+        routing_term=bonus,
+        weight=math.exp(weights[task]),
+        words_term=words,
+        texts=_texts(search, vector_id),
+        routing=list_routing(search, _LISTED_TASKS, [task]),
+        confidence=confidence.results.get(vector_id) if is_ranked else None,
+        matches=None if matching_hits is None or not is_ranked else vector_id in matching_hits,
+        moments=moments,
+        words=_words(snapshot, search.words.text, task, list(weights)),
+    )
+
+
+def _texts(search: TextSearch, vector_id: int) -> list[MatchedText]:
+    passages = read_cues(search.words.passages([vector_id]))
+    return [
+        text
+        for row in read_rows([vector_id]).values()
+        for text in search.words.matched_texts(vector_id, row, *passages.values())
+    ]
+
+
+def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
+    """List a query's words with their evidence for a task, from its routing profile."""
+    positions = np.array([snapshot.router_positions[other] for other in tasks], np.int64)
+    index = tasks.index(task)
+    words = text.split()[:_MAX_WORDS]
+    listed = []
+    for word, tokens in zip(words, snapshot.query_vectors.encoder.tokenize(words), strict=True):
+        distinct = distinct_tokens(tokens)
+        evidence = snapshot.router.word_evidence(distinct, positions)
+        known = snapshot.router.coverage(distinct, positions) >= 1  # without tokens, the coverage is 0
+        listed.append(
+            QueryWord(
+                text=word,
+                known=bool(known[index]),
+                domains=int(known.sum()),
+                evidence=float(evidence[index]) - float(evidence.mean()),
+            )
+        )
+    return listed
+
+
+class SampledCaption(NamedTuple):
+    """A caption and the video that it describes."""
+
+    text: str
+    vector_id: int
+    video_id: str
+
+
+class CaptionSample(NamedTuple):
+    """Captions from one split of a domain, and the number of its captioned videos; no split if none has a caption."""
+
+    task_id: str
+    task_name: str
+    split: str | None
+    videos: int
+    captions: tuple[SampledCaption, ...]
 
 
 class _Outcome(NamedTuple):
@@ -64,11 +196,7 @@ class _Outcome(NamedTuple):
 
 
 class QueryReports:
-    """Computes reports on domains' queries, and caches them per index generation. Thread-safe.
-
-    Args:
-        cache: Source of metadata for searches.
-    """
+    """Computes reports on domains' queries, and caches them per index generation. Thread-safe."""
 
     def __init__(self, settings: Settings, cache: VideoMetadataCache) -> None:
         self._settings = settings
@@ -76,10 +204,7 @@ class QueryReports:
         self._reports: SingleFlightCache[str, QueryReport] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
-        """Report how a domain's own captions rank their videos.
-
-        Args:
-            worst: Maximum number of worst queries.
+        """Report how a domain's own captions rank their videos, with at most ``worst`` of the worst queries.
 
         Raises:
             NotFound: There is no such task.
@@ -112,14 +237,14 @@ class QueryReports:
         depth = request_limits.MAX_RESULTS
         queries = [SearchQuery(q=caption.text, k=depth, moments=0) for caption in sample.captions]
         requests = parse_requests(queries, self._settings, is_batch=True)
+        searches = [
+            search
+            for batch in batches(requests, _BATCH)
+            for search in execute(snapshot, batch, self._metadata, with_words=False)
+        ]
         outcomes = [
             _outcome(search, caption, task_id=sample.task_id, depth=depth, fold=fold)
-            for batch in batches(list(zip(requests, sample.captions, strict=True)), _BATCH)
-            for search, (_, caption) in zip(
-                execute(snapshot, [request for request, _ in batch], self._metadata, with_words=False),
-                batch,
-                strict=True,
-            )
+            for search, caption in zip(searches, sample.captions, strict=True)
         ]
         return _report(snapshot, sample, outcomes, depth)
 
@@ -152,7 +277,11 @@ def _outcome(
 def _report(
     snapshot: SearchSnapshot, sample: CaptionSample, outcomes: Sequence[_Outcome], depth: int
 ) -> QueryReport:
-    count, ranks = len(outcomes), [outcome.rank for outcome in outcomes]
+    count = len(outcomes)
+
+    def recall_at(k: int) -> float | None:
+        return sum(outcome.rank in range(1, k + 1) for outcome in outcomes) / count if count else None
+
     first_tasks = Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits)
     failed = [outcome for outcome in outcomes if outcome.rank != 1]
     failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
@@ -169,8 +298,8 @@ def _report(
         queries=count,
         captions=sample.videos,
         depth=depth,
-        recall_at_1=_share_within(ranks, 1),
-        recall_at_10=_share_within(ranks, 10),
+        recall_at_1=recall_at(1),
+        recall_at_10=recall_at(10),
         measured={},
         first_results=[
             FirstResultShare(
@@ -192,35 +321,8 @@ def _report(
     )
 
 
-def _share_within(ranks: Sequence[int | None], k: int) -> float | None:
-    return sum(rank is not None and rank <= k for rank in ranks) / len(ranks) if ranks else None
-
-
-class SampledCaption(NamedTuple):
-    """A caption and the video that it describes."""
-
-    text: str
-    vector_id: int
-    video_id: str
-
-
-class CaptionSample(NamedTuple):
-    """Captions from one split of a domain.
-
-    Attributes:
-        split: Split of the videos; None if no video of the domain has a caption.
-        videos: Number of captioned videos in the split.
-    """
-
-    task_id: str
-    task_name: str
-    split: str | None
-    videos: int
-    captions: tuple[SampledCaption, ...]
-
-
 def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
-    """Sample up to ``limit`` captions of a domain, from the first split that has any.
+    """Sample captions of a domain, cut to the maximum query length, from the first split that has any.
 
     Videos are ordered by content hash, so the sample does not depend on arrival order and is the same on every call.
     Each video contributes its first caption before any contributes a second.
@@ -236,21 +338,16 @@ def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> Capti
         if task.state != "ready":
             raise Conflict(f"Task {task.name!r} is not learned yet: its state is {task.state!r}.")
         for split in _SPLITS:
-            condition = _captioned(task.id, split)
-            videos = session.scalar(select(func.count()).select_from(Video).where(condition)) or 0
-            if captions := _read_captions(session, condition, limit) if videos else ():
+            is_captioned = (
+                (Video.task_id == task.id)
+                & (Video.status == "accepted")
+                & (Video.effective_split == split)
+                & (cast(Video.captions, String) != "[]")  # as both databases store an empty list
+            )
+            videos = session.scalar(select(func.count()).select_from(Video).where(is_captioned)) or 0
+            if captions := _read_captions(session, is_captioned, limit) if videos else ():
                 return CaptionSample(task.id, task.name, split, videos, captions)
         return CaptionSample(task.id, task.name, None, 0, ())
-
-
-def _captioned(task_id: str, split: str) -> ColumnElement[bool]:
-    # An empty caption list is stored as the text "[]" in both databases.
-    return (
-        (Video.task_id == task_id)
-        & (Video.status == "accepted")
-        & (Video.effective_split == split)
-        & (cast(Video.captions, String) != "[]")
-    )
 
 
 def _read_captions(
@@ -263,13 +360,12 @@ def _read_captions(
         .limit(limit)
     )
     by_video = [
-        [SampledCaption(text, vector_id, video_id) for text in map(_query_text, captions) if text]
+        [
+            SampledCaption(text, vector_id, video_id)
+            for caption in captions
+            if (text := caption[: request_limits.MAX_QUERY_CHARS].strip())
+        ]
         for vector_id, video_id, captions in rows
     ]
     rounds = (caption for row in zip_longest(*by_video) for caption in row if caption is not None)
     return tuple(rounds)[:limit]
-
-
-def _query_text(caption: str) -> str:
-    """Cut a caption to the maximum query length."""
-    return caption[: request_limits.MAX_QUERY_CHARS].strip()

@@ -1,4 +1,4 @@
-"""Build the responses of completed text searches: join hits with the catalog and add their best moments."""
+"""Answer completed text searches: the confidence of their hits, joined with the catalog and their best moments."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ from cinestrata_schemas.search import (
     TaskRouting,
 )
 from cinestrata_schemas.videos import VideoMoment
+from index.arrays import Ids
 from index.hits import Hit, Hits, merge_hits
-from index.vector_ids import video_ids_of
+from index.vector_ids import find_ids, video_ids_of
+from models.routing import DEFAULT_PRIOR
+from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.domain_videos import TimedText
+from service.core import request_limits
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
 from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows
-from service.search.facets import count_facets
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
-from service.search.text_search.executor import UNKNOWN_CONFIDENCE, TextSearch
-from service.search.text_search.result_confidence import compute_confidence
+from service.search.text_search.executor import UNKNOWN_CONFIDENCE, ListConfidence, TextSearch
+from service.search.video_filters import count_facets
 from service.search.video_metadata_cache import VideoMetadataCache
 
 _LISTED_TASKS = 10  # likeliest tasks in a response's routing, besides the searched ones
+_UNKNOWN_VISUAL = -4.0  # log-odds of a video whose visual score tells nothing: one in fifty-five is right
+_NEARLY_CERTAIN = 0.9  # a video with some of the words matches from this probability on
+_SPEAKS_AGAINST = -4.0  # log-odds; captions that deny the query this strongly overrule the visual score
 
 
 def answer_searches(
@@ -41,14 +47,20 @@ def answer_searches(
 ) -> list[SearchResponse]:
     """Answer searches whose rounds are all done, with at most one read of videos for all."""
     for search in searches:
-        hits = search.planner.hits()
+        hits, query = search.planner.hits(), search.request.query
         search.confidence = compute_confidence(search, hits)
-        search.ranked = [hit for hit in hits if _passes_thresholds(hit, search)]
+        least, probabilities = query.min_confidence, search.confidence.results
+        search.ranked = [
+            hit
+            for hit in hits
+            if (query.min_score is None or hit.score >= query.min_score)
+            and (least is None or probabilities.get(hit.id, 0.0) >= least)
+        ]
         search.offset = _find_page_start(search)
-        search.end = min(search.offset + search.request.query.k, search.end)
+        search.end = min(search.offset + query.k, search.end)
         if search.query_vectors:
             start = time.perf_counter()
-            search.moments = find_best_moments(search, search.page, search.request.query.moments)
+            search.moments = find_best_moments(search, search.page, query.moments)
             search.times["search"] += 1000 * (time.perf_counter() - start)
     start = time.perf_counter()
     edits = {search.edit for search in searches}
@@ -68,13 +80,6 @@ def answer_searches(
     for search in searches:
         search.times["merge"] += catalog_ms
     return [_response(search, page, rows) for search, page in zip(searches, pages, strict=True)]
-
-
-def _passes_thresholds(hit: Hit, search: TextSearch) -> bool:
-    query = search.request.query
-    return (query.min_score is None or hit.score >= query.min_score) and (
-        query.min_confidence is None or search.confidence.results.get(hit.id, 0.0) >= query.min_confidence
-    )
 
 
 def _find_page_start(search: TextSearch) -> int:
@@ -115,7 +120,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
             generation=generation,
             mode=search.mode,
             hit_offset=search.end,
-            result_offset=_results_before(search) + results,
+            result_offset=search.request.results_before + results,
             parameters=search.request.parameter_digests,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else search.planner.reached_tasks,
             last=(last.task, last.id, search.planner.without_bonus(last) - search.words.absent(last.task)),
@@ -123,28 +128,8 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
     )
 
 
-def _results_before(search: TextSearch) -> int:
-    cursor = search.request.cursor
-    return cursor.result_offset if cursor else 0
-
-
-def _facets(search: TextSearch) -> list[Facet]:
-    """Count the facets of the matching videos, or of the ranked ones if none matches."""
-    if not search.request.query.facets:
-        return []
-    matching = search.confidence.matching
-    if matching is None or not len(matching):
-        matching = np.array([hit.id for hit in search.ranked], np.int64)
-    return count_facets(search.cache, search.snapshot, matching)
-
-
 def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[TaskRouting]:
-    """List the likeliest tasks, and some others, with their weights.
-
-    Args:
-        shown: Number of likeliest tasks.
-        also: IDs of the others.
-    """
+    """List the ``shown`` likeliest tasks, and those in ``also``, with their weights."""
     return [
         TaskRouting(
             task=search.snapshot.task_names[task],
@@ -160,6 +145,14 @@ def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[T
 def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows) -> SearchResponse:
     snapshot, request, confidence = search.snapshot, search.request, search.confidence
     generation = request.cursor.generation if request.cursor else snapshot.generation
+    can_continue = request.hits_before + request.query.k < request_limits.MAX_PAGED_RESULTS
+    has_next_page = can_continue and len(search.ranked) > search.end
+    matching, facets = confidence.matching, list[Facet]()
+    if request.query.facets:
+        counted = matching
+        if counted is None or not len(counted):
+            counted = np.array([hit.id for hit in search.ranked], np.int64)
+        facets = count_facets(search.cache, snapshot, counted)
     return SearchResponse(
         query=request.query.q,
         release=snapshot.release_id,
@@ -167,10 +160,10 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
         mode=search.mode,
         results=results,
         confidence=confidence.answer,
-        matches=confidence.matches,
-        matching=None if confidence.matching is None else len(confidence.matching),
+        matches=None if matching is None else len(matching) > 0,
+        matching=None if matching is None else len(matching),
         corrected=search.words.corrected,
-        facets=_facets(search),
+        facets=facets,
         routing=list_routing(search, _LISTED_TASKS, search.planner.searched),
         timing_ms=SearchTiming(**search.times, total=sum(search.times.values())),
         degraded={
@@ -178,7 +171,7 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
             **{snapshot.task_names[task]: reason for task, reason in rows.not_cached.items()},
         },
         metadata_as_of=rows.as_of,
-        next_cursor=_next_cursor(search, generation, len(results)) if search.has_next_page else None,
+        next_cursor=_next_cursor(search, generation, len(results)) if has_next_page else None,
     )
 
 
@@ -198,19 +191,16 @@ def build_results(
     search: TextSearch | None = None,
     passages: Mapping[int, Sequence[TimedText]] = MappingProxyType({}),
 ) -> list[SearchResult]:
-    """Join hits with their catalog rows. Hits without a row (deleted videos) are dropped.
+    """Join hits, best first, with their catalog rows by vector ID. Hits without a row (deleted videos) are dropped.
 
     Args:
-        hits: Hits, best first.
-        rows: Rows by vector ID.
-        snapshot: Snapshot that found the hits.
         search: Text search that found them; its confidence, moments and words are added.
         passages: Cues of transcript passages by ID.
     """
     results: list[SearchResult] = []
     first_rank, confidence, moments, matched = 1, UNKNOWN_CONFIDENCE, {}, set[int]()
     if search is not None:
-        first_rank += _results_before(search)
+        first_rank += search.request.results_before
         confidence, moments = search.confidence, search.moments
         matched = search.words.matched_videos([hit.id for hit in hits])
     for hit in hits:
@@ -262,7 +252,6 @@ def find_best_moments(
 
     Args:
         search: Search with the query vectors of the tasks that may have moments; hits of other tasks are ignored.
-        hits: Hits of videos.
         max_moments: Maximum number of moments per video.
 
     Returns:
@@ -289,3 +278,77 @@ def find_best_moments(
                 start, end = spans[moment]
                 best.append(MomentMatch(start=start, end=end, score=score))
     return moments_by_video
+
+
+# -- confidence -------------------------------------------------------------------------------------------------
+
+
+def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidence:
+    """Compute the confidence of a list and of each hit.
+
+    The calibration turns the visual score of a hit into log-odds that it is right; the evidence of its words is added.
+    A video matches if its texts match all terms, if it is likely right and has some of the words, or if its visual
+    score is high and the calibration says that some video's is.
+
+    Args:
+        hits: Hits of the search, from the first one on.
+    """
+    with_all_terms = _videos_with_all_terms(search)
+    model = search.calibration
+    if not hits or (model is None and not len(with_all_terms)):
+        return UNKNOWN_CONFIDENCE
+    ids = np.array([hit.id for hit in hits], np.int64)
+    words = np.array([hit.words for hit in hits]) - search.words.log_odds_without_captions(ids)
+    has_all_terms, _ = find_ids(with_all_terms, ids)
+    is_head = np.arange(len(hits)) < CONFIDENCE_DEPTH  # matches depend neither on k nor on the page
+    is_known, is_near = has_all_terms, np.zeros(len(hits), np.bool_)
+    log_odds = np.full(len(hits), _UNKNOWN_VISUAL)
+    visual_probability: float | None = None
+    if model is not None:
+        priors = {task: DEFAULT_PRIOR * weight for task, weight in search.unbounded_routing.weights.items()}
+        scores = np.array([hit.cosine for hit in hits]) + np.array([priors[hit.task] for hit in hits])
+        nearest = [best.scores[:CONFIDENCE_DEPTH] + priors[task] for task, best in search.nearest.items()]
+        head = np.sort(np.concatenate([np.empty(0), *nearest]))[::-1][:CONFIDENCE_DEPTH]
+        evidence = search.unbounded_routing.evidence
+        log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
+        is_known = np.ones(len(hits), np.bool_)
+        if model.answer is not None:
+            visual_probability = model.answer.probability(head, evidence)
+            if visual_probability >= model.answer.threshold:
+                is_near = model.answer.within_reach(scores, float(head[0])) & (words > _SPEAKS_AGAINST)
+                is_near &= is_head
+    # If words speak for a video, an unlikely visual score is no evidence against it.
+    log_odds = np.where(words > 0, np.maximum(log_odds, _UNKNOWN_VISUAL), log_odds) + words
+    probabilities = np.minimum.accumulate(logistic(log_odds))  # in the order of the list
+    results = dict(zip(ids[is_known].tolist(), probabilities[is_known].tolist(), strict=True))
+    answer = max([0.0, *probabilities[has_all_terms].tolist()])
+    if visual_probability is not None:
+        # A text that lacks only a word such as "in" still supports its video.
+        is_nearly_certain = (words > 0) & (probabilities >= _NEARLY_CERTAIN) & is_head
+        answer = max([answer, visual_probability, *probabilities[is_nearly_certain].tolist()])
+        is_near |= is_nearly_certain
+    elif model is not None:
+        # At most one video is the described one, so the first probabilities add up.
+        answer = max(answer, min(1.0, float(probabilities[:CONFIDENCE_DEPTH].sum())))
+        if not len(with_all_terms):
+            return ListConfidence(results, answer)
+    matching = np.sort(np.concatenate([with_all_terms, ids[is_near & ~has_all_terms]]))
+    return ListConfidence(results, answer, frozenset(ids[has_all_terms | is_near].tolist()), matching)
+
+
+def _videos_with_all_terms(search: TextSearch) -> Ids:
+    """Find the videos that pass the filter and whose texts match all terms: vector IDs, ascending."""
+    videos, domains = search.words.videos_with_all_terms()
+    tasks = list(search.snapshot.shards)
+    is_counted = np.zeros(len(tasks), np.bool_)
+    left_out = []
+    for index in np.flatnonzero(np.bincount(domains, minlength=len(tasks))).tolist():
+        task = tasks[index]
+        if task not in search.allowed_ids:
+            continue
+        is_counted[index] = search.request.routes in ("auto", "all") or task in search.planner.searched
+        if (allowed := search.allowed_ids[task]) is not None:
+            of_task = videos[domains == index]
+            left_out.append(of_task[~np.isin(of_task, allowed)])
+    counted = videos[is_counted[domains]]
+    return np.setdiff1d(counted, np.concatenate(left_out)) if left_out else counted
