@@ -24,12 +24,11 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
-        _add_request_id,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.ExtraAdder(),
-        _drop_color_message,
+        _complete_event,
         structlog.processors.StackInfoRenderer(),
     ]
     # Neither format shows local variables in tracebacks: they may hold keys or user data.
@@ -72,19 +71,12 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
         threading.excepthook = _log_thread_exception
 
 
-def _add_request_id(
+def _complete_event(
     _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
     if request_id := current_request_id():
         event.setdefault("request_id", request_id)
-    return event
-
-
-def _drop_color_message(
-    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
-    # uvicorn repeats its messages with terminal colors in an extra field.
-    event.pop("color_message", None)
+    event.pop("color_message", None)  # uvicorn repeats its messages with terminal colors in this field
     return event
 
 

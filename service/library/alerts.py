@@ -27,7 +27,7 @@ from service.library.recall_matrix import (
     is_frozen,
     until_served,
 )
-from service.webhooks.events import emit
+from service.webhooks.endpoints import emit
 
 # The local loss of pinned queries is 0 by construction, so even a small one is a fault. The global loss grows with the
 # library.

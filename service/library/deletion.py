@@ -4,24 +4,21 @@ A deletion runs in this order, with the index and the task's row locked::
 
     tombstones in the index ─▶ rows of the catalog ─▶ commit ─▶ files
 
-If a process is killed before the commit, the video's row is still there, and repeating the request finishes the
-deletion. The transaction stores which files to delete, and a worker's maintenance deletes those left by a killed
-process or an error (``service.storage.video_files``). No search that starts after the commit shows the video, also on
-servers that have not read the tombstones yet, and on later pages of earlier searches: a deletion counts as an edit, so
-copies of catalog rows are out of date, and searches drop results without a row.
+If a process is killed before the commit, repeating the request finishes the deletion. The transaction stores which
+files to delete, and a worker's maintenance deletes those left by a killed process or an error
+(``service.storage.video_files``). No search that starts after the commit shows the video, also on servers that have not
+read the tombstones yet: a deletion counts as an edit, and searches drop results without a row.
 
 * The row is deleted, with captions, metadata, moments and the events that name the file. An ID may be used again; a
   vector ID never is.
 * The library's own files are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
   media root belongs to its owner and stays.
-* Words in memory go with a process's next snapshot, which it loads within a second.
-* Captions in memory are checked against the catalog before they describe another video.
-* The vector stays in its immutable shard until the task is compacted, but searches do not return it; the same holds for
-  moments. What releases have learned from the video cannot be removed, nor can existing backups be changed.
+* Vectors of video and moments stay in the immutable shard until the task is compacted. What releases have learned
+  cannot be removed, nor can existing backups be changed.
 * A worker that trains the task skips the video: it is not embedded, or is published with a tombstone.
-* The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery.
-* A learned task without videos keeps its position, since later releases build on it, but its column of the matrix is
-  deleted. Once compacted, it has an empty shard. A task deleted as a whole gives up its name and refuses appends.
+* A learned task without videos keeps its position, since later releases build on it, but its column of the recall
+  matrix is deleted. Once compacted, it has an empty shard. A task deleted as a whole gives up its name and refuses
+  appends.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from service.core.settings import settings
 from service.library.alerts import evaluate_alerts
 from service.storage import index_manifest
 from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
-from service.webhooks.events import emit
+from service.webhooks.endpoints import emit
 
 log = structlog.get_logger(__name__)
 

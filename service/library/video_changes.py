@@ -1,16 +1,10 @@
 """Change what is known about videos: edits of captions, metadata and transcripts, and feedback on results.
 
 An edit changes only the video's row: its vector stays the same, and its shard's encoder is not retrained. The next
-search in every process finds the new words and shows the new captions. Search caches are versioned by the counters in
-:mod:`service.catalog.domain_videos`:
-
-* The next search re-reads the video's words (:mod:`service.search.words.library_words`), also for held-out videos.
-* The next filtered search re-reads metadata columns.
-* Within about a second, the domain's routing profile is recomputed from the catalog's captions, without those of
-  held-out videos (:mod:`service.search.snapshots.appended_captions`).
-* Captions that describe videos are encoded again by the next request for them.
-
-Calibration and the recall matrix stay as measured until the next task.
+search in every process finds the new words, filters by the new metadata and shows the new captions: caches are
+versioned by the counters in :mod:`service.catalog.domain_videos`. Within about a second, the domain's routing profile
+is computed again, without captions of held-out videos (:mod:`service.search.snapshots.appended_captions`). Calibration
+and the recall matrix stay as measured until the next task.
 
 Feedback is what callers say about a video as a result for a query. It numbers the video like an edit. Each caller has
 one vote on a video per query, regardless of case, word order and inflection. Measures on held-out videos use captions,
@@ -58,7 +52,8 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
     with session_scope(write=True) as session:
         task, video = lock_video(session, video_id)
         _refuse_copy(session, video)
-        if expected_tag is not None and not _matches(expected_tag, read_video(session, video_id)):
+        tags = None if expected_tag is None else {tag.strip() for tag in expected_tag.split(",")}
+        if tags is not None and tags.isdisjoint({"*", entity_tag(read_video(session, video_id))}):
             raise PreconditionFailed(
                 f"Video {video_id!r} has changed since you read it; read it again, then repeat the edit."
             )
@@ -126,11 +121,6 @@ def _refuse_copy(session: Session, video: Video) -> None:
             f"Video {video.id!r} will replace {original!r} once it is published, and take over "
             f"the original's captions and metadata. Edit {original!r} instead."
         )
-
-
-def _matches(expected: str, video: VideoDetails) -> bool:
-    tags = [tag.strip() for tag in expected.split(",")]
-    return "*" in tags or entity_tag(video) in tags
 
 
 def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from service.core.errors import LeaseLost, NotFound, SourceUnavailable
 from service.core.tracing import current_request_id, use_request_id
 from service.storage import index_manifest
 from service.storage.video_files import register_rejected_uploads
-from service.webhooks.events import emit_task_state
+from service.webhooks.endpoints import emit_task_state
 
 MAX_ATTEMPTS = 3  # consecutive claims of a task or chunk without progress
 # The same training takes the same memory, and a killed worker takes others down with it.

@@ -16,7 +16,7 @@ from service.catalog.operation_tables import Delivery
 from service.core.settings import Settings
 from service.webhooks import endpoints
 from service.webhooks.deliveries import DeliveryThread
-from service.webhooks.events import emit
+from service.webhooks.endpoints import emit
 from tests.web_files import Handler, WebFiles, send
 
 

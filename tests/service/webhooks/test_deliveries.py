@@ -22,7 +22,7 @@ from service.catalog.operation_tables import Delivery, LeaseRow
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints, sending
 from service.webhooks.deliveries import claim_turn, due_endpoints
-from service.webhooks.events import emit
+from service.webhooks.endpoints import emit
 from service.webhooks.sending import Answer
 from tests.service.webhooks.conftest import Receiver, deliver_due, emit_event, pass_pause, stored
 from tests.web_files import Handler, send
