@@ -200,12 +200,7 @@ def _session_principal(
 
 
 def create_key(spec: KeySpec) -> KeySecret:
-    """Create a key. Only this result contains its secret.
-
-    Raises:
-        InvalidInput: The expiry is in the past.
-        Conflict: Another active key has the name.
-    """
+    """Create a key, whose secret only this result has; raise InvalidInput (expiry) or Conflict (name)."""
     key_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(12))
     secret = f"cine_{key_id}_{secrets.token_urlsafe(32)}"
     with change_credentials() as session:
@@ -300,11 +295,7 @@ class SessionOwner:
 def start_session(
     owner: SessionOwner, method: str, user_agent: str, previous_token: str | None = None
 ) -> str:
-    """Start a session and return its token. The browser's previous session ends, and is never continued.
-
-    Args:
-        method: ``password``, ``key`` or ``oidc``, for the audit log.
-    """
+    """Start a session by ``password``, ``key`` or ``oidc``, and return its token. The browser's previous one ends."""
     token = secrets.token_urlsafe(32)
     origin = current_actor()
     with change_credentials() as session:

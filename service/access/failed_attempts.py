@@ -44,11 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class AttemptLimits:
-    """Counters of failed attempts.
-
-    Args:
-        redis_url: URL of the broker, as Redis clients write it; None: count in this process only.
-    """
+    """Counters of failed attempts, in Redis at a URL as its clients write it, or without one in this process only."""
 
     def __init__(self, redis_url: str | None) -> None:
         self._memory = FixedWindowRateLimiter(MemoryStorage())

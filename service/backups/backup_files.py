@@ -113,8 +113,7 @@ def write_backup(
 ) -> None:
     """Write the files durably: to a tar archive if the target ends in ``.tar``, to a folder otherwise.
 
-    Only the process's owner can read the result: a catalog contains webhook secrets, password hashes and
-    captions.
+    Only the process's owner can read the result: a catalog contains webhook secrets, password hashes and captions.
     """
     (_write_tar if target.suffix == ".tar" else _write_folder)(target, _with_progress(files, progress))
 

@@ -62,11 +62,7 @@ class KeysetOrders:
     def read_page(
         self, session: Session, query: Select[Any], *, sort: str, cursor: str | None, limit: int
     ) -> Page:
-        """Read one page of a query for entities, which has all filters but no order.
-
-        Raises:
-            InvalidInput: The cursor is damaged, or belongs to another sort order or list.
-        """
+        """Read one page of a query for entities, which has no order; raise InvalidInput for a wrong cursor."""
         column, descending = self.columns[sort.removeprefix("-")], sort.startswith("-")
         keys = [self.unique] if column is self.unique else [column, self.unique]
         if cursor is not None:

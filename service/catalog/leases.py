@@ -213,12 +213,7 @@ def process_name(owner: str = "") -> str:
 
 
 def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mapping[str, int]] = ()) -> None:
-    """Store that this process is alive.
-
-    Args:
-        free_bytes: Free disk space in the data folder; None if unknown.
-        gpus: Memory of this machine's GPUs, with the fields of ``GpuMemory``.
-    """
+    """Store that this process is alive, its free disk space if known, and its GPUs with the fields of ``GpuMemory``."""
     row = _row(session, process_name())
     row.seen_at, row.free_bytes, row.gpus = now(session), free_bytes, [dict(gpu) for gpu in gpus]
 

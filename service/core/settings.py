@@ -354,11 +354,7 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """Read this process's settings; later calls return the same object.
-
-    Raises:
-        pydantic.ValidationError: a variable has an invalid value or an unknown name; the error names each.
-    """
+    """Read this process's settings once; raise pydantic.ValidationError, which names each wrong variable."""
     return Settings()
 
 

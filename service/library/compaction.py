@@ -125,13 +125,7 @@ def _is_old(path: Path) -> bool:
 
 
 def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> None:
-    """Update the catalog rows of rewritten shards, with an audit log entry for each. Idempotent.
-
-    Args:
-        manifest: Manifest after the change.
-        tasks: IDs of the tasks, which have shards.
-        action: Action for the entries, such as ``shard.compact``.
-    """
+    """Update the catalog rows of tasks' rewritten shards, with an audit log entry for each. Idempotent."""
     with session_scope(write=True) as session:
         for task in tasks:
             shard = manifest.shards[task]

@@ -87,13 +87,9 @@ def _find_tasks(video_ids: Sequence[str], task_id: str | None) -> dict[str, dict
 
 
 def delete_task(task_id: str) -> DeletionResult:
-    """Delete all videos of a task, and the task itself if it was never published.
+    """Delete all videos of a task, and the task itself if it was never published; raise NotFound.
 
-    Repeating the call finishes an interrupted deletion.
-
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The task is unfinished.
+    Repeating the call finishes an interrupted deletion. Raises Conflict if the task is unfinished.
     """
     with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)

@@ -141,11 +141,9 @@ _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 
 
 def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
-    """Store what the current actor says about a video. A new verdict replaces the previous one.
+    """Store what the current actor says about a video, which replaces the previous verdict; raise NotFound.
 
-    Raises:
-        NotFound: The video does not exist.
-        InvalidInput: The text is not a valid query, or the caller has the maximum number of entries.
+    Raises InvalidInput if the text is not a valid query, or the caller has the maximum number of entries.
     """
     text = _checked(spec.text)
     key = words_key(text)

@@ -89,11 +89,7 @@ MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
 
 
 def check_video_uri(uri: str) -> None:
-    """Check that a URI names an existing local file or a file in an allowed source, without contacting the source.
-
-    Raises:
-        MediaError: It does not.
-    """
+    """Check that a URI names a local file, or one in an allowed source without contacting it; raise MediaError."""
     if is_source_uri(uri):
         _parse_file(uri)
     else:
@@ -132,12 +128,7 @@ def local_video(uri: str) -> Iterator[Path]:
 
 @contextmanager
 def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream]:
-    """Stream a remote video, or a range of it.
-
-    Raises:
-        MediaError: The video no longer exists, or its source is not allowed.
-        SourceOutage: The source is unreachable at the moment.
-    """
+    """Stream a remote video, or a range of it; raise MediaError, or SourceOutage while its source is unreachable."""
     parsed = _parse_file(uri)
     with _source(parsed).open(parsed, part) as stream:
         yield stream
@@ -146,9 +137,7 @@ def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream
 class SourceReader:
     """Lists remote folders, and reads small files such as manifests.
 
-    Args:
-        is_restricted: Whether to read only the sources in ``settings().sources``. On the command line, users may read
-            any source with their own credentials.
+    Unless restricted to the sources in the settings, as on the command line, it reads any with the user's credentials.
     """
 
     def __init__(self, is_restricted: bool = True) -> None:

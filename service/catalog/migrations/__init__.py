@@ -57,11 +57,9 @@ def upgrade(configured: Settings | None = None) -> None:
 
 
 def upgrade_engine(database: Engine) -> None:
-    """Upgrade the catalog behind an engine in one transaction. Concurrent calls are safe.
+    """Upgrade the catalog behind an engine in one transaction; raise Unavailable, or Conflict for another version.
 
-    Raises:
-        Unavailable: The database cannot be reached.
-        Conflict: The schema belongs to another version.
+    Concurrent calls are safe.
     """
     config = alembic_config()
     try:
