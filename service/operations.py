@@ -34,7 +34,7 @@ from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Event, Task, 
 from service.catalog.task_names import require_task
 from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
-from service.library import compaction
+from service.library import deletion
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker
 from service.tasks.task_storage import task_details
@@ -125,8 +125,8 @@ def run_job(job_id: int) -> None:
 
 
 def _compact(task_id: str | None) -> dict[str, Any]:
-    usages = [usage for usage in compaction.storage_usage(task_id) if usage.is_compactable]
-    compacted = [compaction.compact(usage.task_id) for usage in usages]
+    usages = [usage for usage in deletion.storage_usage(task_id) if usage.is_compactable]
+    compacted = [deletion.compact(usage.task_id) for usage in usages]
     return {
         "domains": len(usages),
         "deleted": sum(usage.deleted for usage in usages),

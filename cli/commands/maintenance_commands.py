@@ -28,7 +28,7 @@ from cli.shared_options import AsJson, Data, Url
 if TYPE_CHECKING:
     from cinestrata_schemas.operations import JobDetails, JobSpec
     from cli.service_client import ServiceClient
-    from service.library.compaction import StorageUsage
+    from service.library.deletion import StorageUsage
 
 
 app = typer.Typer()
@@ -94,7 +94,7 @@ def compact(
 
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
-    from service.library.compaction import (
+    from service.library.deletion import (
         compact,
         storage_usage,
         sweep_frame_caches,
@@ -215,7 +215,7 @@ def move(
     from index.errors import ShardStoreError
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
-    from service.library.compaction import update_shard_rows
+    from service.library.deletion import update_shard_rows
     from service.storage.index_manifest import library_store
 
     settings = data_folder_settings(data)

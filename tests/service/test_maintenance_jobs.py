@@ -17,7 +17,7 @@ from service.catalog.leases import acquire
 from service.catalog.operation_tables import LeaseRow, MaintenanceJob, WorkerReport
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
-from service.library import compaction, deletion
+from service.library import deletion
 from service.operations import list_jobs, run_job, send_due_jobs, start_job
 from tests.audited_changes import audit_entries
 from tests.service.search.caption_library import BIRDS, CARS, Library
@@ -68,7 +68,7 @@ def test_failed_job_reports_its_reason_and_its_worker(
     def fail(_task: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(compaction, "compact", fail)
+    monkeypatch.setattr(deletion, "compact", fail)
     deletion.delete_videos(["birds-0"])
     run_job(start_job(JobSpec(kind="compact", task="birds")).id)
     (failed,) = list_jobs()

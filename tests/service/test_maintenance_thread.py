@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from service import maintenance
+from service import celery_worker
+from service.celery_worker import read_gpu_memory
 from service.core.settings import settings
-from service.library import compaction as library_compaction
-from service.maintenance import read_gpu_memory
+from service.library import deletion
 from service.tasks import lifecycle
 from service.tasks.lifecycle import ReconcileReport
 from service.tasks.uploads import uploaded_videos
@@ -26,9 +26,9 @@ from tests.service.search.caption_library import Library
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """``rounds()`` waits until the maintenance thread has completed another round."""
     done = threading.Semaphore(0)
-    monkeypatch.setattr(maintenance, "RECONCILE_SECONDS", 0.001)
+    monkeypatch.setattr(celery_worker, "RECONCILE_SECONDS", 0.001)
     monkeypatch.setattr(lifecycle, "reconcile", lambda: ReconcileReport((), (), (), ()))
-    monkeypatch.setattr(maintenance, "write_health", lambda _: done.release())
+    monkeypatch.setattr(celery_worker, "write_health", lambda _: done.release())
 
     def wait() -> None:
         while done.acquire(blocking=False):
@@ -49,10 +49,10 @@ def _add_unused_shard() -> Path:
 def test_maintenance_continues_during_a_compaction(
     learning: Library, rounds: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library_compaction, "_LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(deletion, "_LOCK_SECONDS", 0.01)
     unused, swept = _add_unused_shard(), list[None]()
     monkeypatch.setattr(uploaded_videos, "sweep_uploads", lambda: swept.append(None))
-    thread = maintenance.MaintenanceThread(Path("health.json"))
+    thread = celery_worker.MaintenanceThread(Path("health.json"))
     with capture_logs() as events, compaction() as finish:
         thread.start()
         try:

@@ -33,8 +33,7 @@ from service.catalog.domain_videos import store_calibration
 from service.catalog.tables import Video
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, Unavailable
-from service.library.compaction import update_shard_rows
-from service.library.deletion import delete_videos
+from service.library.deletion import delete_videos, update_shard_rows
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app

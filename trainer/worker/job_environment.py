@@ -22,7 +22,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import CinestrataError, Unavailable
 from service.core.settings import settings
-from service.library.compaction import sweep_index
+from service.library.deletion import sweep_index
 from service.storage import index_manifest
 from service.storage.index_manifest import library_store
 from service.storage.library_backbone import library_backbone

@@ -20,8 +20,8 @@ from service.backups.backup_files import (
     read_description,
 )
 from service.backups.snapshots import sweep_unfinished_snapshots
+from service.celery_worker import MaintenanceThread
 from service.core.settings import Settings
-from service.maintenance import MaintenanceThread
 
 
 class _EndlessFile(io.BytesIO):

@@ -23,7 +23,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Event, FileRemoval, Moment, Recall, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.core.settings import Settings, settings
-from service.library import compaction, deletion
+from service.library import deletion
 from service.library import video_listing as catalog_library
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_listing import list_shards
@@ -188,7 +188,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
         assert {result.video_id: len(result.moments) for result in found} == {"lake-0": 0, "lake-2": 2}
         rest = server.search(text, 50, cursor=first.next_cursor, task="lake").results
         assert "lake-1" not in {result.video_id for result in rest}
-    assert compaction.compact("tsk_lake").vectors == 2 + 2
+    assert deletion.compact("tsk_lake").vectors == 2 + 2
     assert service.snapshots.refresh()
     assert sorted(_found(service)) == sorted(left)
     assert audit(library.store).problems == []
@@ -272,17 +272,17 @@ def test_counts_and_shares_exclude_deleted_videos(served: Served) -> None:
     delete_videos(["cars-1", "cars-2"])
     counts = _counts("tsk_cars")
     assert (counts["videos"], counts["accepted"]) == (1, 1)
-    assert [(d.name, d.vectors, d.deleted, d.is_compactable) for d in compaction.storage_usage()] == [
+    assert [(d.name, d.vectors, d.deleted, d.is_compactable) for d in deletion.storage_usage()] == [
         ("birds", 3, 0, False),
         ("cars", 3, 2, True),
     ]
-    assert [d.task_id for d in compaction.storage_usage("cars")] == ["tsk_cars"]
+    assert [d.task_id for d in deletion.storage_usage("cars")] == ["tsk_cars"]
     library.add_task("tsk_cars", SEA)
-    assert [d.task_id for d in compaction.storage_usage("tsk_cars")] == ["tsk_cars"], (
+    assert [d.task_id for d in deletion.storage_usage("tsk_cars")] == ["tsk_cars"], (
         "whose ID it is, not whose name"
     )
     with pytest.raises(NotFound, match="No task 'boats' has a shard"):
-        compaction.storage_usage("boats")
+        deletion.storage_usage("boats")
 
 
 # -- rows and files -----------------------------------------------------------------------------------------
@@ -435,10 +435,10 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     (shown,) = list_shards().shards
     assert (shown.count, shown.deleted, library_status().vectors) == (3, 1, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "session_scope", _killed)
+        patch.setattr(deletion, "session_scope", _killed)
         with pytest.raises(KeyboardInterrupt):
-            compaction.compact("tsk_cars")
-    after = compaction.compact("tsk_cars")
+            deletion.compact("tsk_cars")
+    after = deletion.compact("tsk_cars")
     assert (after.vectors, after.deleted, after.is_compactable) == (2, 0, False)
     (shown,) = list_shards().shards
     assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)

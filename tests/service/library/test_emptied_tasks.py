@@ -21,12 +21,12 @@ from cli.commands.library_checks import check_catalog, check_releases
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
-from service import maintenance
+from service import celery_worker
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Release, Shard, Task, Video
 from service.core.errors import Unavailable
 from service.core.settings import Settings, settings
-from service.library import compaction
+from service.library import deletion
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_listing import list_shards
 from service.library.library_status import library_status
@@ -66,7 +66,7 @@ def _record(library: Library) -> None:
 
 def _delete_and_compact(library: Library, name: str) -> None:
     delete_task(f"tsk_{name}")
-    compaction.compact(f"tsk_{name}")
+    deletion.compact(f"tsk_{name}")
 
 
 def _age_files(folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     page = service.search("an owl", 1)
     _delete_and_compact(library, "birds")
     _age_files(library.settings.index_dir)
-    compaction.sweep_index()
+    deletion.sweep_index()
     later = SearchEngine(library.settings)
     for server in (service, later):
         assert server.snapshots.refresh(), server.snapshots.last_error
@@ -134,7 +134,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
         ("birds (deleted tsk_birds)", 0, 0, None),
         ("cars", 3, 0, None),
     ]
-    assert [(d.vectors, d.is_compactable) for d in compaction.storage_usage()] == [(0, False), (3, False)]
+    assert [(d.vectors, d.is_compactable) for d in deletion.storage_usage()] == [(0, False), (3, False)]
 
 
 def test_searches_continue_during_deletion_and_compaction(served: Served) -> None:
@@ -156,11 +156,11 @@ def test_searches_continue_during_deletion_and_compaction(served: Served) -> Non
     thread = threading.Thread(target=search)
     thread.start()
     try:
-        for step in (lambda: delete_task("tsk_birds"), lambda: compaction.compact("tsk_birds")):
+        for step in (lambda: delete_task("tsk_birds"), lambda: deletion.compact("tsk_birds")):
             step()
             assert service.snapshots.refresh(), service.snapshots.last_error
         _age_files(library.settings.index_dir)
-        compaction.sweep_index()
+        deletion.sweep_index()
         seen = len(answers)
         while len(answers) < seen + 3 and thread.is_alive():
             time.sleep(0.01)
@@ -183,10 +183,10 @@ def test_cursors_of_earlier_releases_omit_the_deleted_task(served: Served) -> No
     assert [result.video_id for result in rest.results] == whole[1:]
     _delete_and_compact(library, "birds")
     delete_videos(["cars-1"])
-    compaction.compact("tsk_cars")
+    deletion.compact("tsk_cars")
     assert service.snapshots.refresh(), service.snapshots.last_error
     _age_files(library.settings.index_dir)
-    compaction.sweep_index()
+    deletion.sweep_index()
     rest = service.search(text, 50, cursor=page.next_cursor)
     assert (rest.release, rest.degraded) == (page.release, {})
     assert [result.video_id for result in rest.results] == ["cars-2"]
@@ -209,7 +209,7 @@ def test_release_is_verified_after_its_probe_shard_was_compacted(
 ) -> None:
     library, service = served
     delete_videos(gone)
-    compaction.compact("tsk_cars")
+    deletion.compact("tsk_cars")
     assert service.snapshots.refresh(), service.snapshots.last_error
     encode = QueryVectorCache.__call__
     monkeypatch.setattr(
@@ -307,7 +307,7 @@ def test_orphaned_thumbnails_are_swept() -> None:
     thumbnails = settings().thumbnails_dir
     used, young = _put(thumbnails / "cars-0.jpg"), _put(thumbnails / "nobody.jpg", 0.5)
     orphan = _put(thumbnails / "birds.7.jpg")
-    compaction.sweep_orphan_thumbnails()
+    deletion.sweep_orphan_thumbnails()
     assert not orphan.exists()
     assert used.exists()
     assert young.exists()
@@ -331,7 +331,7 @@ def test_frame_caches_of_finished_tasks_are_swept(state: str, is_needed: bool) -
     young = _put(cache / "8x64" / f"{alone}.npy", 0.5)
     unused = [_put(cache / "2x224" / f"{orphan}.npy"), _put(cache / "8x64" / f".{orphan}.7.staged.npy")]
     foreign = _put(cache / "note.txt")
-    reconciler = maintenance.MaintenanceThread()
+    reconciler = celery_worker.MaintenanceThread()
     reconciler.stop()  # after one round
     reconciler.run()
     assert [path.exists() for path in shared_files] == [is_needed] * 2
@@ -347,11 +347,11 @@ def test_replaced_shards_are_removed_after_training_only(served: Served) -> None
     _age_files(library.settings.index_dir)
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "training"
-    compaction.sweep_index()
+    deletion.sweep_index()
     assert old.exists(), "the worker reads the generation at the start of its training"
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "ready"
-    reconciler = maintenance.MaintenanceThread()
+    reconciler = celery_worker.MaintenanceThread()
     reconciler.stop()  # after one round
     reconciler.run()
     assert not old.exists()
@@ -370,13 +370,13 @@ def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
                 raise KeyboardInterrupt
             return original(*_)
 
-        original = getattr(compaction, line)
-        patch.setattr(compaction, line, killed)
+        original = getattr(deletion, line)
+        patch.setattr(deletion, line, killed)
         with pytest.raises(KeyboardInterrupt):
-            compaction.compact("tsk_birds")
+            deletion.compact("tsk_birds")
     assert service.snapshots.refresh(), service.snapshots.last_error
     assert service.snapshots.degraded() == {}
-    after = compaction.compact("tsk_birds")
+    after = deletion.compact("tsk_birds")
     assert (after.vectors, after.deleted, after.is_compactable) == (0, 0, False)
     assert library_status().degraded == {}
     (entry,) = audit_entries(action=["shard.compact"])
@@ -397,7 +397,7 @@ def test_task_with_a_damaged_shard_can_be_deleted(served: Served, harm: str | No
     expected = _visual_hits(service, CARS[0], task="cars"), _ids(service.search(CARS[0], 50, task="cars"))
     assert len(delete_task("tsk_birds").deleted) == 3
     assert delete_task("tsk_birds").deleted == []
-    compaction.compact("tsk_birds")
+    deletion.compact("tsk_birds")
     fresh = SearchEngine(library.settings)
     assert fresh.snapshots.refresh(), fresh.snapshots.last_error
     assert fresh.snapshots.degraded() == {}
@@ -415,7 +415,7 @@ def test_full_disk_raises_in_compaction_and_sweep(served: Served, monkeypatch: p
     with pytest.raises(
         Unavailable, match=r"Task 'birds \(deleted tsk_birds\)' can't be compacted.*No space left"
     ):
-        compaction.compact("tsk_birds")
+        deletion.compact("tsk_birds")
     monkeypatch.setattr(ShardStore, "collect_garbage", full)
     with pytest.raises(Unavailable, match="No space left"):
-        compaction.sweep_index()
+        deletion.sweep_index()

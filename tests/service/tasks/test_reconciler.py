@@ -17,7 +17,7 @@ import redis
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
-from service import maintenance
+from service import celery_worker
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import IdempotencyKey
 from service.catalog.tables import Task
@@ -211,7 +211,7 @@ class WorkerProcess:
             output = os.open(self.log, os.O_WRONLY | os.O_CREAT)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            maintenance.RECONCILE_SECONDS = 0.2
+            celery_worker.RECONCILE_SECONDS = 0.2
             celery_app.tasks.pop(LEARN, None)  # an earlier test of this process may have imported the trainer
             celery_app.task(learn_slowly, name=LEARN, ignore_result=True)
             options = ["--pool", "solo", "--queues", "cpu,gpu", "--without-mingle", "--without-gossip"]

@@ -22,8 +22,7 @@ from service.catalog.tables import Moment, Shard, Video
 from service.core.errors import Conflict
 from service.core.settings import settings
 from service.library import deletion
-from service.library.compaction import compact
-from service.library.deletion import delete_videos
+from service.library.deletion import compact, delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.audited_changes import audit_entries

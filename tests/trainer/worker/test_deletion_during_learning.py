@@ -19,7 +19,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
 from service.core.errors import Conflict, NotFound
 from service.core.settings import settings
-from service.library import compaction
+from service.library import deletion
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands
 from tests.trainer.worker.library_state import (
@@ -184,10 +184,10 @@ def test_task_is_learned_while_another_is_deleted_and_compacted(
 
     def meanwhile() -> None:
         delete_task(one)
-        compaction.compact(one)
+        deletion.compact(one)
         for folder in open_store().folders():
             os.utime(folder, (time.time() - 7200,) * 2)
-        compaction.sweep_index()
+        deletion.sweep_index()
 
     call_before(monkeypatch, learning_job, stage, meanwhile)
     with pytest.raises(Conflict, match="cancel it, then delete it"):

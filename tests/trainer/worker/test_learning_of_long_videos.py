@@ -23,8 +23,7 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import moment_spans
 from service.catalog.tables import Moment, Task
 from service.core.settings import settings
-from service.library.compaction import compact
-from service.library.deletion import delete_videos
+from service.library.deletion import compact, delete_videos
 from service.library.library_status import library_status
 from service.library.recall_matrix import read_recall_matrix
 from service.library.video_listing import get_video
