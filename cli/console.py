@@ -8,9 +8,11 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import typer
+from pydantic import ValidationError
+from pydantic_core import to_json
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -24,13 +26,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from cinestrata_client import InvalidInputError, ServiceError, UnauthorizedError, UnreachableError
+from cinestrata_schemas.problems import Action
 from service.core.text_rules import CONTROL_CHARACTERS
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-    from cinestrata_schemas.problems import Action
-
 
 _REQUEST_MODELS = ("Spec", "Patch")  # file name endings
 # Exit statuses; 1 is an error.
@@ -75,8 +73,7 @@ class _InertConsole(Console):
 console = _InertConsole(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
 error_console = _InertConsole(stderr=True, highlight=False, markup=False)
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
@@ -107,8 +104,6 @@ def refuse_call(message: str, hint: str = "") -> NoReturn:
 
 def print_json(document: Any) -> None:
     """Print a JSON document to standard output if the command has --json, which silences the console."""
-    from pydantic_core import to_json
-
     if console.quiet:
         typer.echo(to_json(document, indent=2).decode())
 
@@ -141,14 +136,21 @@ def video_cell(video_id: str, uri: str) -> Text:
     return Text.assemble(video_id, "\n", (name, "dim"))
 
 
-def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a command to print expected errors as sentences instead of tracebacks.
+class CommandGroup(typer.Typer):
+    """Commands that print expected errors as sentences instead of tracebacks.
 
     Ctrl-C exits with status 130. Unexpected errors keep their traceback.
     """
 
+    def command(self, name: str | None = None, **options: Any) -> Callable[[_Command], _Command]:
+        """Add a command; arguments as for ``typer.Typer``."""
+        add = super().command(name, **options)
+        return lambda function: add(_report_errors(function))
+
+
+def _report_errors(command: _Command) -> _Command:
     @functools.wraps(command)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -160,7 +162,7 @@ def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise
             fail(*explanation, status=USAGE_FAULT if _is_usage_fault(error) else 1)
 
-    return run
+    return cast(_Command, run)
 
 
 def progress_bar(unit: str = "") -> Progress:
@@ -179,10 +181,7 @@ def progress_bar(unit: str = "") -> Progress:
 
 def explain_error(error: Exception) -> tuple[str, str] | None:
     """Return the message and hint for an expected error; None for an unexpected one."""
-    # Imported here because these packages noticeably slow down `cinestrata --help`.
-    from pydantic import ValidationError
-
-    from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
+    # Imported here because the settings noticeably slow down `cinestrata --help`.
     from service.core.errors import CinestrataError
     from service.core.settings import Settings, variable_name
 
@@ -213,9 +212,6 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
 
 def _is_usage_fault(error: Exception) -> bool:
     """Return whether the service or a request model rejects a value of the call as invalid."""
-    from pydantic import ValidationError
-
-    from cinestrata_client import InvalidInputError
     from service.core.errors import InvalidInput
 
     if isinstance(error, ValidationError):

@@ -21,10 +21,10 @@ from cli.commands import (
     search_commands,
     task_commands,
 )
-from cli.console import console, report_errors
+from cli.console import CommandGroup, console
 from cli.shared_options import Port
 
-app = typer.Typer(
+app = CommandGroup(
     help="Text-to-video search that keeps learning and never re-indexes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -55,7 +55,6 @@ app.add_typer(bench_commands.app, name="bench")
 
 
 @app.command()
-@report_errors
 def demo(
     exit_after_report: Annotated[bool, typer.Option("--exit", help="Stop after the report.")] = False,
     report: Annotated[Path | None, typer.Option(help="Also write it to this JSON file.")] = None,

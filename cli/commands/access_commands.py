@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from pydantic import SecretStr
 
+from cinestrata_schemas.access import KeySpec, UserSpec
 from cinestrata_schemas.choice_types import AccessScope
-from cli.console import console, print_json, report_errors
+from cli.console import CommandGroup, console, print_json
+from cli.service_client import ServiceClient, connect
 from cli.shared_options import AsJson, Data, Url
 
-if TYPE_CHECKING:
-    from pydantic import SecretStr
-
-    from cli.service_client import ServiceClient
-
-keys = typer.Typer(help="Create API keys.", no_args_is_help=True)
+keys = CommandGroup(help="Create API keys.", no_args_is_help=True)
 
 
 @keys.command("create")
-@report_errors
 def create_key(
     name: Annotated[str, typer.Argument(help="Name of the key, as shown in the audit log.")],
     scope: Annotated[
@@ -35,9 +32,6 @@ def create_key(
     data: Data = None,
 ) -> None:
     """Create a key and print it. It is shown only once, because the catalog stores its hash."""
-    from cinestrata_schemas.access import KeySpec
-    from cli.service_client import connect
-
     client = connect(url, data)
     closes = scope != "admin" and not _has_administrator(client)
     created = client.create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
@@ -61,11 +55,10 @@ def _has_administrator(client: ServiceClient) -> bool:
     )
 
 
-users = typer.Typer(help="Create users of the dashboard.", no_args_is_help=True)
+users = CommandGroup(help="Create users of the dashboard.", no_args_is_help=True)
 
 
 @users.command("create")
-@report_errors
 def create_user(
     name: Annotated[str, typer.Argument(help="Name of the user.")],
     scope: Annotated[AccessScope, typer.Option(help="Role: a scope, as for keys.")] = "search",
@@ -74,9 +67,6 @@ def create_user(
     data: Data = None,
 ) -> None:
     """Create a user. Prompts for the password, or reads it from the first line of standard input."""
-    from cinestrata_schemas.access import UserSpec
-    from cli.service_client import connect
-
     created = connect(url, data).create_user(UserSpec(name=name, password=_read_password(), scope=scope))
     print_json(created)
     console.print(f"{created.name} can sign in with the scope {created.scope}.")
@@ -84,8 +74,6 @@ def create_user(
 
 def _read_password() -> SecretStr:
     """Read the password from a prompt, asking twice, or from a pipe."""
-    from pydantic import SecretStr
-
     if sys.stdin.isatty():
         return SecretStr(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     return SecretStr(sys.stdin.readline().rstrip("\n"))

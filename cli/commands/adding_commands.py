@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from cinestrata_schemas.choice_types import VanishedVideos
-from cli.console import LEFT_OUT, console, fail, plain_table, print_json, refuse_call, report_errors
+from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+from cinestrata_schemas.tasks import RelearnSpec
+from cli.console import LEFT_OUT, CommandGroup, console, fail, plain_table, print_json, refuse_call
+from cli.service_client import ServiceClient, connect, print_notice
 from cli.shared_options import (
     AsJson,
     CaptionsFromNames,
@@ -24,16 +28,10 @@ from cli.shared_options import (
     parse_settings,
 )
 
-if TYPE_CHECKING:
-    from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-    from cli.service_client import ServiceClient
-
-
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-@report_errors
 def ingest(
     source: Annotated[
         str,
@@ -63,7 +61,6 @@ def ingest(
     from cli.commands.task_commands import find_task, report_created
     from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
     from cli.commands.video_sources import ARCHIVE_SUFFIXES, default_name, open_source, print_left_out
-    from cli.service_client import connect
     from media.sources.media_source import is_source_uri
     from service.syncs.source_listing import explain_left_out
 
@@ -103,7 +100,6 @@ def ingest(
 
 
 @app.command()
-@report_errors
 def sync(
     source: Annotated[str, typer.Argument(help="Folder of videos or its manifest: a path, s3:// or gs://.")],
     name: Annotated[str | None, typer.Option(help="Domain name (default: from the path).")] = None,
@@ -160,7 +156,6 @@ def sync(
 
 
 @app.command()
-@report_errors
 def relearn(
     domain: Annotated[str, typer.Argument(help="Name or ID of the domain.")],
     name: Annotated[
@@ -172,9 +167,7 @@ def relearn(
     data: Data = None,
 ) -> None:
     """Learn a domain's appended videos as a new domain, and move them there."""
-    from cinestrata_schemas.tasks import RelearnSpec
     from cli.commands.task_commands import find_task, report_created
-    from cli.service_client import connect
 
     client = connect(url, data)
     report_created(
@@ -186,7 +179,6 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @app.command()
-@report_errors
 def syncs(
     removed: Annotated[
         str | None,
@@ -201,10 +193,6 @@ def syncs(
     data: Data = None,
 ) -> None:
     """List registered syncs with their last and next run. Register one with `cinestrata sync --every`."""
-    from rich.text import Text
-
-    from cli.service_client import connect
-
     client = connect(url, data)
     if removed is not None:
         client.remove_sync(removed)
@@ -236,9 +224,7 @@ def _register_sync(
     data: Path | None,
 ) -> None:
     """Register a sync that workers run at an interval, such as ``15m``."""
-    from cinestrata_schemas.syncs import SyncSpec
     from cli.commands.video_sources import default_name
-    from cli.service_client import connect, print_notice
 
     spec = SyncSpec(
         name=name or default_name(source),

@@ -7,23 +7,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import httpx
 import typer
 
-from cli.console import console, fail, refuse_call, report_errors
+from cli.console import CommandGroup, console, fail, refuse_call
+from cli.service_client import connect, open_agent_api
 from cli.shared_options import Data, Url, parse_value
 
-if TYPE_CHECKING:
-    import httpx
-
-app = typer.Typer()
+app = CommandGroup()
 
 _PREFIX = "/v1"
 
 
 @app.command()
-@report_errors
 def api(
     method: Annotated[Literal["GET", "POST", "PUT", "PATCH", "DELETE"], typer.Argument(help="HTTP method.")],
     path: Annotated[str, typer.Argument(help="Path of the API, such as /webhooks.")],
@@ -51,10 +49,6 @@ def api(
 
     https://…/docs of a service describes the requests.
     """
-    import httpx
-
-    from cli.service_client import connect
-
     values = _parse_fields(fields or ())
     in_query = method in ("GET", "DELETE")
     options: dict[str, Any] = {}
@@ -74,11 +68,9 @@ def api(
 
 
 @app.command()
-@report_errors
 def mcp(data: Data = None, url: Url = None) -> None:
     """Serve the library to an agent over standard input and output (Model Context Protocol)."""
     from api.agents.library_tools import create_agent_server
-    from cli.service_client import open_agent_api
     from service.core.process_setup import configure_logging
 
     configure_logging("console", "WARNING")  # to standard error: standard output belongs to the protocol

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, fail, print_json, progress_bar, refuse_call, report_errors
+from cli.console import CommandGroup, console, fail, print_json, progress_bar, refuse_call
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
 from cli.shared_options import AsJson, Data, Url
 from index.files.durable_files import sync
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from service.core.settings import Settings
 
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-@report_errors
 def snapshot(
     target: Annotated[
         Path | None,
@@ -68,7 +67,6 @@ def snapshot(
 
 
 @app.command()
-@report_errors
 def restore(
     source: Annotated[Path, typer.Argument(help="Backup written by `cinestrata snapshot`.", exists=True)],
     as_json: AsJson = False,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.console import console, fail, progress_bar, refuse_call, report_errors
+from cli.console import CommandGroup, console, fail, progress_bar, refuse_call
 
 if TYPE_CHECKING:
     from benchmarks.data.source_tasks import SourceTask
     from benchmarks.learning.protocol import MethodVariant
 
-app = typer.Typer(
+app = CommandGroup(
     help="Compare learning methods on published data sets, or on your own clips.", no_args_is_help=True
 )
 
@@ -31,7 +31,6 @@ DomainFolder = Annotated[
 
 
 @app.command()
-@report_errors
 def run(
     protocol: Annotated[
         str | None,
@@ -97,7 +96,6 @@ def _list_protocols() -> None:
 
 
 @app.command()
-@report_errors
 def routing(
     splits: Annotated[list[Path], typer.Argument(help="Published splits as JSON, such as actnet-10.json.")],
     backbone: Annotated[str, typer.Option(help="Backbone that supplies tokens and text vectors.")] = "small",
@@ -127,7 +125,6 @@ def routing(
 
 
 @app.command()
-@report_errors
 def clips(
     folder: DomainFolder,
     methods: Annotated[
@@ -177,7 +174,6 @@ def clips(
 
 
 @app.command()
-@report_errors
 def queries(
     folders: Annotated[
         list[Path],

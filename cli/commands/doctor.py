@@ -16,7 +16,7 @@ import typer
 
 from cinestrata_schemas import __version__
 from cli.commands import library_checks
-from cli.console import console, error_console, fail, report_errors
+from cli.console import CommandGroup, console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder, redis_argv
 from cli.shared_options import Data
 from service.backups.backup_files import BackupDamaged
@@ -30,7 +30,7 @@ _MAX_NAMED = 10  # missing videos
 _RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACKUP"
 
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 class CheckFailed(Exception):
@@ -38,7 +38,6 @@ class CheckFailed(Exception):
 
 
 @app.command()
-@report_errors
 def doctor(
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document instead of lines.")] = False,

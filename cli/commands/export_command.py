@@ -8,19 +8,17 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
-from cli.console import console, fail, print_json, progress_bar, report_errors
+from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.videos import VideoDetails
+from cli.console import CommandGroup, console, fail, print_json, progress_bar
+from cli.service_client import PAGE, ServiceClient, connect
 from cli.shared_options import AsJson, Data, Url
 
-if TYPE_CHECKING:
-    from cinestrata_schemas.tasks import TaskDetails
-    from cinestrata_schemas.videos import VideoDetails
-    from cli.service_client import ServiceClient
-
-app = typer.Typer()
+app = CommandGroup()
 
 TableFormat = Literal["jsonl", "csv"]
 
@@ -29,7 +27,6 @@ _SPLITS = ("train", "val", "test")  # of a table; the others follow from the lib
 
 
 @app.command()
-@report_errors
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write to, with one subfolder per domain.")],
     task: Annotated[
@@ -45,7 +42,6 @@ def export(
 ) -> None:
     """Write captions, splits, metadata and transcripts as tables that `cinestrata ingest` reads."""
     from cli.commands.task_commands import find_task
-    from cli.service_client import connect
     from service.tasks.uploads.uploaded_videos import storable_paths
 
     client = connect(url, data)
@@ -74,7 +70,6 @@ def _export_domain(
     client: ServiceClient, domain: TaskDetails, folder: Path, table: Path, with_videos: bool
 ) -> int:
     """Write a domain's table, which appears once it is complete, and return the number of videos."""
-    from cli.service_client import PAGE
     from media.sources.media_source import is_source_uri
 
     ids = [video.id for video in client.iter_videos(task=domain.id, status="accepted", limit=PAGE)]

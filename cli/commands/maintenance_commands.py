@@ -8,10 +8,13 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.filesize import decimal
 
+from cinestrata_schemas.operations import JobDetails, JobSpec
 from cli.commands.api_command import write_new_file
 from cli.commands.task_commands import find_task
 from cli.console import (
+    CommandGroup,
     console,
     error_console,
     fail,
@@ -19,23 +22,19 @@ from cli.console import (
     print_json,
     progress_bar,
     refuse_call,
-    report_errors,
 )
 from cli.embedded.data_folder import data_folder_settings
-from cli.service_client import FINAL_STATES, WorkerWatch, connect
+from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
-    from cinestrata_schemas.operations import JobDetails, JobSpec
-    from cli.service_client import ServiceClient
     from service.library.deletion import StorageUsage
 
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-@report_errors
 def delete(
     videos: Annotated[
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="IDs of the videos.", show_default=False)
@@ -47,8 +46,6 @@ def delete(
     data: Data = None,
 ) -> None:
     """Permanently delete videos or a task. Searches, training and evaluation no longer use them."""
-    from cli.service_client import connect
-
     chosen = videos or []
     if bool(chosen) is (task is not None):
         refuse_call("Give video IDs, or one task with --task.")
@@ -72,7 +69,6 @@ def delete(
 
 
 @app.command()
-@report_errors
 def compact(
     task: Annotated[str | None, typer.Argument(help="Name or ID of a domain (default: all).")] = None,
     dry_run: Annotated[
@@ -90,8 +86,6 @@ def compact(
             refuse_call("--dry-run cannot be combined with --url.", "The library page shows the disk space.")
         run_remote_compaction(url, task)
         return
-    from rich.filesize import decimal
-
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.deletion import (
@@ -131,8 +125,6 @@ def compact(
 
 
 def _print_usages(usages: Sequence[StorageUsage]) -> None:
-    from rich.filesize import decimal
-
     table = plain_table("domain")
     for heading in ("vectors", "deleted", "share", "segments", "size"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -148,8 +140,6 @@ _POLL_SECONDS = 0.5
 
 def run_remote_snapshot(url: str, target: Path | None) -> None:
     """Ask a worker of the service to write a snapshot, and optionally download it."""
-    from cinestrata_schemas.operations import JobSpec
-
     client = connect(url, None)
     if target is not None and target.exists():
         fail(f"{target} already exists.", "Nothing was written. Choose a new file.")
@@ -171,10 +161,6 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
 
 def run_remote_compaction(url: str, task: str | None) -> None:
     """Ask a worker of the service to free the disk space of deleted vectors."""
-    from rich.filesize import decimal
-
-    from cinestrata_schemas.operations import JobSpec
-
     client = connect(url, None)
     task_id = find_task(client, task).id if task is not None else None
     job = _run_job(client, JobSpec(kind="compact", task=task_id))
@@ -202,7 +188,6 @@ def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
 
 
 @app.command()
-@report_errors
 def move(
     to: Annotated[Literal["faiss", "milvus"], typer.Option(help="Target vector store.")],
     as_json: AsJson = False,

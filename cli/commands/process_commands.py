@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import console, explain_error, fail, report_errors
+from cli.console import CommandGroup, console, explain_error, fail
 from cli.embedded.data_folder import data_folder_settings
 from cli.shared_options import Data, Host, Port
 
@@ -27,11 +27,10 @@ _DRAIN_SECONDS = 3  # event streams stay open with their page, and must not dela
 HTTP_PROTOCOL: Literal["h11"] = "h11"
 
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-@report_errors
 def up(data: Data = None, host: Host = None, port: Port = None) -> None:
     """Start API, workers and a private broker on one data folder; Ctrl-C stops them all."""
     from cli.embedded.up_command import run_up
@@ -40,7 +39,6 @@ def up(data: Data = None, host: Host = None, port: Port = None) -> None:
 
 
 @app.command()
-@report_errors
 def serve(
     data: Data = None,
     host: Host = None,
@@ -76,7 +74,6 @@ def serve(
 
 
 @app.command()
-@report_errors
 def worker(
     queue: Annotated[Literal["cpu", "gpu"], typer.Option(help="cpu: check; gpu: learn and index.")],
     data: Data = None,
@@ -117,7 +114,6 @@ def worker(
 
 
 @app.command()
-@report_errors
 def migrate(data: Data = None) -> None:
     """Upgrade the catalog schema (`cinestrata up` does this itself)."""
     from service.catalog.migrations import upgrade_when_reachable

@@ -5,30 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from cinestrata_schemas.choice_types import QueryMode
-from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, report_errors, video_cell
+from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
+from cli.console import NOTHING_FOUND, CommandGroup, console, fail, plain_table, print_json, video_cell
+from cli.service_client import connect
 from cli.shared_options import AsJson, Data, Url, parse_value
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from cinestrata_schemas.choice_types import QueryMode
-    from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
 
 _LIKELY = 0.5  # lowest confidence of a likely match
 _UNSURE_CONFIDENCE = 0.3  # from here on, the first result may be right although nothing matches
 
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-@report_errors
 def search(
     query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
@@ -58,8 +54,6 @@ def search(
     data: Data = None,
 ) -> None:
     """Search videos by text. Exits with status 3 if no video matches."""
-    from cli.service_client import connect
-
     client = connect(url, data, ask_running=True)
     with console.status("Searching …"):
         fields: dict[str, Any] = {
@@ -113,7 +107,6 @@ def search(
 
 
 @app.command()
-@report_errors
 def similar(
     video: Annotated[str, typer.Argument(help="ID of the video.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
@@ -126,8 +119,6 @@ def similar(
     data: Data = None,
 ) -> None:
     """List the videos most similar to a video. Exits with status 3 if there is none."""
-    from cli.service_client import connect
-
     with console.status("Searching …"):
         response = connect(url, data, ask_running=True).find_similar(
             video, k=k, scope="all" if everywhere else "task"
@@ -223,8 +214,6 @@ def answer_line(response: SearchResponse) -> str:
 
 def _caption_cell(result: SearchResult) -> Text:
     """Return the matched text with the query's words emphasized, or else the first caption."""
-    from rich.text import Text
-
     if not result.words:
         return Text(result.captions[0] if result.captions else "")
     best = result.words[0]

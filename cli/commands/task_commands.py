@@ -6,25 +6,22 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from cinestrata_schemas.domain_names import normalize_name
-from cli.console import action_command, console, fail, plain_table, print_json, report_errors, strip_upload
-from cli.service_client import FINAL_STATES, WorkerWatch, print_notice
+from cinestrata_schemas.tasks import Drift, RetrySpec, TaskDetails
+from cli.console import CommandGroup, action_command, console, fail, plain_table, print_json, strip_upload
+from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect, print_notice
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
 from service.core.text_rules import name_key
 
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.text import Text
-
-    from cinestrata_schemas.tasks import Drift, TaskDetails
-    from cli.service_client import ServiceClient
-
-
-app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
+app = CommandGroup(help="List, show, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
 _MAX_REJECTED = 5  # shown files of a task
@@ -35,39 +32,29 @@ TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or ID of the
 
 
 @app.command("list")
-@report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all tasks, oldest first."""
-    from cli.service_client import connect
-
     tasks = connect(url, data).list_tasks()
     print_json(tasks)
     console.print(task_table(tasks, show_ids=True))
 
 
 @app.command()
-@report_errors
 def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Show a task."""
-    from cli.service_client import connect
-
     found = find_task(connect(url, data), task)
     print_json(found)
     console.print(task_table([found]))
 
 
 @app.command()
-@report_errors
 def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Cancel a task. Vectors already published stay searchable."""
-    from cli.service_client import connect
-
     client = connect(url, data)
     _print_state(client.cancel_task(find_task(client, task).id))
 
 
 @app.command()
-@report_errors
 def retry(
     task: TaskName,
     method: Annotated[str | None, typer.Option(help="Use another learning method.")] = None,
@@ -77,9 +64,6 @@ def retry(
     data: Data = None,
 ) -> None:
     """Queue a failed or cancelled task again, with its own method and settings by default."""
-    from cinestrata_schemas.tasks import RetrySpec
-    from cli.service_client import connect
-
     client = connect(url, data)
     spec = RetrySpec(method=method, settings=parse_settings(assignments or []))
     _print_state(client.retry_task(find_task(client, task).id, body=spec))
@@ -88,8 +72,6 @@ def retry(
 
 def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
     """Show the progress of tasks until all have ended, or no service runs to process them; return them."""
-    from rich.live import Live
-
     # A pipe or log file gets a line per change at once; a terminal gets a table that is updated in place.
     steps: dict[str, str] = {}
     workers = WorkerWatch(client)
@@ -133,10 +115,6 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
 
 def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group:
     """Build a table of tasks that fits 80 columns, and a line for each error and piece of advice."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
     table = plain_table()
     if show_ids:
         table.add_column("id", no_wrap=True)
@@ -165,8 +143,6 @@ def _state(task: TaskDetails) -> str:
 
 def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
     """Yield a task's error, advice and rejected files, as lines that start with its name."""
-    from rich.text import Text
-
     progress = task.progress
     if task.error:
         yield Text(f"{_title(task)}: {task.error}", style="red")

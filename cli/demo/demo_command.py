@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from cinestrata_schemas.library import RecallFigures, RecallMatrix
+from cinestrata_schemas.search import SearchResponse
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails
 from cli.commands.search_commands import answer_line, result_table
 from cli.commands.task_commands import follow
@@ -25,11 +27,6 @@ from cli.embedded.process_supervisor import die_with_parent
 from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
-
-if TYPE_CHECKING:
-    from cinestrata_schemas.library import RecallFigures, RecallMatrix
-    from cinestrata_schemas.search import SearchResponse
-
 
 DemoVideos = DemoWorld | OwnVideos
 _RESULTS, _MAX_RESULTS = 10, 100  # per sample search

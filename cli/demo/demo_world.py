@@ -7,17 +7,14 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
+from cli.service_client import ServiceClient
 from index.words.text_analysis import split_words
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
-
-if TYPE_CHECKING:
-    from cli.service_client import ServiceClient
-
 
 _FOLDER = "demo"  # below the media root
 _WORD = "dog"  # of street captions

@@ -7,23 +7,19 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import default_name, read_videos
 from cli.console import console, fail
 from cli.demo.demo_world import SampleSearch
+from cli.service_client import ServiceClient
 from index.words.text_analysis import COMPOUND, split_words
 from service.core.text_rules import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.side_files import SideFileNames
 from service.tasks.manifests.video_files import find_omission
-
-if TYPE_CHECKING:
-    from cli.service_client import ServiceClient
-
 
 _CAPTIONS_HINT = (
     "Write captions.csv (columns file and caption, one line per video), manifest.jsonl as for "

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from sqlalchemy import delete, select, update
 
 from cli.console import console, error_console, fail
@@ -193,8 +194,6 @@ def _listener_url(listener: socket.socket) -> str:
 @contextmanager
 def readiness_check(url: str) -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether the service counts as up."""
-    import httpx
-
     started = time.monotonic()
     with httpx.Client(base_url=url, timeout=2, trust_env=False) as client:
 

@@ -173,7 +173,7 @@ def test_unknown_domain_of_a_search_is_an_unknown_name(monkeypatch: pytest.Monke
         return SimpleNamespace(search=search)
 
     for message, status in (("There is no searchable task 'dogs'.", 1), ("At most 100 tasks.", 2)):
-        monkeypatch.setattr("cli.service_client.connect", lambda *_, m=message, **__: refuse(m))
+        monkeypatch.setattr("cli.commands.search_commands.connect", lambda *_, m=message, **__: refuse(m))
         assert run("search", "a cat", "--task", "dogs").exit_code == status
 
 
