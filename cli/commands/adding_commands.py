@@ -59,8 +59,15 @@ def ingest(
     from pathlib import Path
 
     from cli.commands.task_commands import find_task, report_created
-    from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
-    from cli.commands.video_sources import ARCHIVE_SUFFIXES, default_name, open_source, print_left_out
+    from cli.commands.video_sources import (
+        ARCHIVE_SUFFIXES,
+        LearnedDomain,
+        NewDomain,
+        VideoTarget,
+        default_name,
+        open_source,
+        print_left_out,
+    )
     from media.sources.media_source import is_source_uri
     from service.syncs.source_listing import explain_left_out
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
+import redis
 
 from cinestrata_schemas import __version__
 from cli.commands import library_checks
-from cli.console import CommandGroup, console, error_console, fail
-from cli.embedded.data_folder import data_folder_settings, read_lock_holder, redis_argv
-from cli.shared_options import Data
-from service.backups.backup_files import BackupDamaged
-
-if TYPE_CHECKING:
-    from service.core.settings import Settings
+from cli.embedded.data_folder import read_lock_holder, redis_argv
+from service.catalog.database import engine, ping, sqlite_path
+from service.catalog.migrations import require_newest_schema
+from service.core.errors import Conflict
+from service.core.settings import Settings
+from service.tasks.broker import is_reachable
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
@@ -30,59 +26,8 @@ _MAX_NAMED = 10  # missing videos
 _RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACKUP"
 
 
-app = CommandGroup()
-
-
 class CheckFailed(Exception):
     """A failed check. The message names the fault and how to correct it."""
-
-
-@app.command()
-def doctor(
-    data: Data = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document instead of lines.")] = False,
-    backup: Annotated[
-        Path | None,
-        typer.Option(
-            "--restore-from",
-            help="First restore damaged index files from this backup, and recreate missing previews.",
-            exists=True,
-        ),
-    ] = None,
-) -> None:
-    """Check software, storage, services and library. Exits with status 1 if a check fails."""
-    from cli.commands.library_restoring import RestoreReport, restore_files
-
-    settings = data_folder_settings(data)
-    report = RestoreReport()
-    if backup is not None:
-        try:
-            with error_console.status("Restoring …"):
-                report = restore_files(settings, backup)
-        except (OSError, tarfile.TarError, BackupDamaged) as error:
-            fail(f"Nothing was restored: {error}", "Name a backup written by `cinestrata snapshot`.")
-    if not as_json:
-        for color, word, lines in (("green", "restored", report.restored), ("red", "lost", report.lost)):
-            for line in lines:
-                console.print(f"{word:<8}", style=color, end="")
-                console.say(f"  {line}")
-    results: list[dict[str, str | bool]] = []
-    for name, check in CHECKS.items():
-        with error_console.status(f"Checking {name} …"):
-            try:
-                ok, detail = True, check(settings)
-            except Exception as error:
-                ok, detail = False, str(error) or type(error).__name__
-        results.append({"check": name, "ok": ok, "detail": detail})
-        if not as_json:
-            console.print("ok    " if ok else "failed", style="green" if ok else "red", end="")
-            console.say(f"  {name:<12} {detail}")
-    all_ok = all(result["ok"] for result in results)
-    if as_json:
-        body = {"ok": all_ok, "checks": results, "restored": report.restored, "lost": report.lost}
-        print(json.dumps(body, ensure_ascii=False, indent=1))
-    if not all_ok:
-        raise typer.Exit(1)
 
 
 def check_software(_: Settings) -> str:
@@ -96,8 +41,6 @@ def check_software(_: Settings) -> str:
 
 def check_data_folder(settings: Settings) -> str:
     """Check that the data folder is writable, has free space and contains a library."""
-    from service.catalog.database import sqlite_path
-
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.NamedTemporaryFile(dir=settings.data_dir) as probe:
@@ -122,10 +65,6 @@ def check_data_folder(settings: Settings) -> str:
 
 def check_catalog(settings: Settings) -> str:
     """Check the catalog's connection and schema, its JSON values and its edit counter."""
-    from service.catalog.database import engine, ping, sqlite_path
-    from service.catalog.migrations import require_newest_schema
-    from service.core.errors import Conflict
-
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
         return "not created yet; the first start creates it"
@@ -146,10 +85,6 @@ def check_catalog(settings: Settings) -> str:
 
 def check_broker(settings: Settings) -> str:
     """Check the broker's connection and eviction policy."""
-    import redis
-
-    from service.tasks.broker import is_reachable
-
     if is_reachable():
         server = redis.Redis.from_url(settings.redis_client_url)
         policy = dict(server.config_get("maxmemory-policy")).get("maxmemory-policy", "unknown")

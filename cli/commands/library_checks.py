@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import tarfile
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from sqlalchemy import func, select
+
+from service.backups.backup_files import (
+    MANIFEST,
+    BackupDamaged,
+    BackupFile,
+    FileOpener,
+    copy_and_verify,
+    open_backup,
+    read_description,
+)
+from service.catalog.database import id_chunks, session_scope, sqlite_path
+from service.catalog.tables import FINAL_STATES, EditCounter, Shard, Task, Video
+from service.core import request_limits
+from service.core.errors import CinestrataError, Unavailable
+from service.core.settings import Settings
+
 if TYPE_CHECKING:
+    from index.files.manifest_format import Manifest
     from index.integrity_audit import Audit
+    from index.shard_store import ShardStore
     from models.releases.release_state import TaskLineage
-    from service.core.settings import Settings
 
 _PAGE_ROWS = 1000
 _HINT = "restore catalog and index from the same backup"
@@ -90,11 +112,6 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
 
 def check_edit_counter() -> list[str]:
     """Find a fault in the edit counter, which would hide later edits from searches; at most one sentence."""
-    from sqlalchemy import func, select
-
-    from service.catalog.database import session_scope
-    from service.catalog.tables import EditCounter, Video
-
     with session_scope() as session:
         # In one statement: with two, an edit in between would seem unnumbered.
         last, counted = session.execute(
@@ -117,13 +134,8 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
 
     May run while tasks are published: the manifest is replaced first, then the catalog.
     """
-    import numpy as np
-    from sqlalchemy import select
-
     from index.shard_store import ShardStore
     from index.vector_ids import video_ids_of
-    from service.catalog.database import session_scope, sqlite_path
-    from service.catalog.tables import FINAL_STATES, Shard, Task, Video
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
@@ -163,9 +175,6 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
 
 def check_catalog_file(path: Path) -> list[str]:
     """Find faults in the SQLite file's structure; the file has no checksums of values."""
-    import sqlite3
-    from contextlib import closing
-
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as connection:
             results = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]
@@ -185,8 +194,6 @@ def check_files(settings: Settings) -> FileReport:
     name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row or
     checksum describes are not checked.
     """
-    from service.catalog.database import sqlite_path
-
     report = FileReport()
     file = sqlite_path(settings.database_url)
     if file is None or file.exists():
@@ -196,11 +203,6 @@ def check_files(settings: Settings) -> FileReport:
 
 
 def _accepted_videos() -> Iterator[Any]:
-    from sqlalchemy import select
-
-    from service.catalog.database import session_scope
-    from service.catalog.tables import Video
-
     columns = (Video.vector_id, Video.id, Video.uri, Video.content_hash, Video.added_at)
     accepted = select(*columns).where(Video.status == "accepted").order_by(Video.vector_id).limit(_PAGE_ROWS)
     last = 0
@@ -215,12 +217,8 @@ def _accepted_videos() -> Iterator[Any]:
 
 def _check_videos(settings: Settings, report: FileReport) -> None:
     """Check the files and previews of accepted videos."""
-    from sqlalchemy import select
-
     from media.errors import MediaError
     from media.sources.media_source import is_source_uri
-    from service.catalog.database import id_chunks, session_scope
-    from service.catalog.tables import Video
     from service.storage.library_files import UPLOAD_SCHEME, resolve_video_path
 
     missing: dict[int, str] = {}  # by vector ID
@@ -291,3 +289,144 @@ def _record(settings: Settings, report: FileReport, path: Path, problem: str | N
         report.verified += 1
     else:
         report.faults.append(f"{path.relative_to(settings.data_dir)} {problem}")
+
+
+@dataclass
+class RestoreReport:
+    """Lines that name the restored files, and the files that stay damaged with reasons."""
+
+    restored: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def restore_files(settings: Settings, backup: Path) -> RestoreReport:
+    """Copy damaged files from a backup, byte for byte as published. Intact files are left alone.
+
+    Backups contain no previews, so these are recreated. The library's processes may keep running.
+
+    Raises:
+        OSError, tarfile.TarError, BackupDamaged: The backup cannot be read.
+    """
+    from index.errors import ManifestError
+    from service.storage.index_manifest import library_store
+
+    report = RestoreReport()
+    with open_backup(backup) as open_file:
+        copies = read_description(open_file)
+        store = library_store(settings)
+        try:
+            manifest = _restore_manifest(store, open_file, copies, report)
+        except (ManifestError, Unavailable, OSError) as error:
+            report.lost.append(f"{MANIFEST}: {error}")
+        else:
+            for path, digest in _damaged_files(store, manifest):
+                _copy_file(path, digest, f"index/{path.relative_to(store.root)}", open_file, copies, report)
+    for video_id in check_files(settings).previews:
+        _write_preview(settings, video_id, report)
+    return report
+
+
+def _restore_manifest(
+    store: ShardStore, open_file: FileOpener, copies: dict[str, BackupFile], report: RestoreReport
+) -> Manifest:
+    """Restore the manifest from the backup if it is damaged and nothing was published since; return it.
+
+    Raises:
+        ManifestError: The backup has a different generation of the manifest.
+        Unavailable: Another writer holds the lock of the index.
+    """
+    from index.errors import ManifestError
+    from index.files.durable_files import replace_text
+    from index.files.manifest_format import Manifest
+    from service.storage.index_manifest import index_lock
+
+    with suppress(ManifestError):  # an intact manifest needs no lock
+        manifest = store.manifest()
+        if manifest.release is not None and store.is_manifest_canonical():
+            return manifest
+    with index_lock():  # otherwise a concurrent publication would be undone
+        with suppress(ManifestError):
+            manifest = store.manifest()
+            if manifest.release is not None:
+                if not store.is_manifest_canonical():
+                    replace_text(store.manifest_path, manifest.dumps())
+                    report.restored.append(MANIFEST)
+                return manifest
+        with open_file(MANIFEST) as file:
+            copy = Manifest.loads(file.read(copies[MANIFEST].bytes).decode("utf-8", "replace"))
+        parents = (store.shards_path, store.releases_path, store.tombstones_path)
+        published = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
+        if not published <= copy.folder_ids() or set(copy.shards) != _catalog_shards():
+            raise ManifestError(
+                "the backup is from another generation or library; restore it into a new data folder "
+                "with: cinestrata restore"
+            )
+        replace_text(store.manifest_path, copy.dumps())
+        report.restored.append(MANIFEST)
+        return copy
+
+
+def _catalog_shards() -> set[str]:
+    """Return the tasks that have a shard according to the catalog."""
+    with session_scope() as session:
+        return set(session.scalars(select(Shard.task_id)))
+
+
+def _damaged_files(store: ShardStore, manifest: Manifest) -> Iterator[tuple[Path, str]]:
+    """Yield missing or altered files of a generation, with the SHA-256 of the published files."""
+    from index.files.durable_files import find_damage
+
+    folders = [
+        *((store.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
+        *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
+        *((store.shard_folder(entry.id), entry.files) for entry in manifest.all_segments()),
+    ]
+    for folder, files in folders:
+        for name, digest in files.items():
+            if find_damage(folder, {name: digest}, None, verify=True):
+                yield folder / name, digest
+
+
+def _copy_file(
+    path: Path,
+    digest: str,
+    name: str,
+    open_file: FileOpener,
+    copies: dict[str, BackupFile],
+    report: RestoreReport,
+) -> None:
+    """Replace a file durably with its copy from the backup, if that is the published file."""
+    from index.files.durable_files import replace_file, sync
+
+    copy = copies.get(name)
+    if copy is None or copy.sha256 != digest:
+        report.lost.append(f"{name}: the backup has no copy of the published file")
+        return
+    try:
+        with replace_file(path) as staged:
+            copy_and_verify(open_file, name, copy, staged)
+        sync(path.parent.parent)
+    except (OSError, KeyError, BackupDamaged, tarfile.TarError) as error:  # other files may be intact
+        report.lost.append(f"{name}: {error}")
+    else:
+        report.restored.append(name)
+
+
+def _write_preview(settings: Settings, video_id: str, report: RestoreReport) -> None:
+    """Decode a video again to recreate its preview; sampled frames are not kept."""
+    from media import MediaError, VideoDecoder, VideoLimits
+    from models.backbones.backbone_loading import frame_spec
+    from service.storage.library_backbone import library_backbone
+    from service.storage.library_files import local_video, thumbnail_path
+
+    with session_scope() as session:
+        uri = session.scalars(select(Video.uri).where(Video.id == video_id)).one()
+    spec, path = frame_spec(library_backbone(settings), settings.frames), thumbnail_path(video_id)
+    limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
+    try:
+        with local_video(uri) as file, VideoDecoder(limits) as decoder:
+            decoder.decode(file, frames=spec.frames, size=spec.size, thumbnail=path)
+    except (CinestrataError, MediaError, OSError) as error:
+        report.lost.append(f"{path.relative_to(settings.data_dir)}: {error}")
+    else:
+        report.restored.append(str(path.relative_to(settings.data_dir)))

@@ -1,7 +1,9 @@
-"""``cinestrata delete``, ``compact`` and ``move``, and the jobs of a service: compaction and snapshots."""
+"""``cinestrata delete``, ``compact``, ``move`` and ``doctor``, and the jobs of a service: compaction and snapshots."""
 
 from __future__ import annotations
 
+import json
+import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -232,3 +234,53 @@ def move(
     console.say(f"{moved} domains moved to {to}; {len(nonempty) - len(pending)} were already there.")
     if settings.vector_store != to:
         console.say(f"New domains still use the other store: set CINESTRATA_VECTOR_STORE={to}.")
+
+
+@app.command()
+def doctor(
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document instead of lines.")] = False,
+    backup: Annotated[
+        Path | None,
+        typer.Option(
+            "--restore-from",
+            help="First restore damaged index files from this backup, and recreate missing previews.",
+            exists=True,
+        ),
+    ] = None,
+) -> None:
+    """Check software, storage, services and library. Exits with status 1 if a check fails."""
+    from cli.commands.doctor import CHECKS
+    from cli.commands.library_checks import RestoreReport, restore_files
+    from service.backups.backup_files import BackupDamaged
+
+    settings = data_folder_settings(data)
+    report = RestoreReport()
+    if backup is not None:
+        try:
+            with error_console.status("Restoring …"):
+                report = restore_files(settings, backup)
+        except (OSError, tarfile.TarError, BackupDamaged) as error:
+            fail(f"Nothing was restored: {error}", "Name a backup written by `cinestrata snapshot`.")
+    if not as_json:
+        for color, word, lines in (("green", "restored", report.restored), ("red", "lost", report.lost)):
+            for line in lines:
+                console.print(f"{word:<8}", style=color, end="")
+                console.say(f"  {line}")
+    results: list[dict[str, str | bool]] = []
+    for name, check in CHECKS.items():
+        with error_console.status(f"Checking {name} …"):
+            try:
+                ok, detail = True, check(settings)
+            except Exception as error:
+                ok, detail = False, str(error) or type(error).__name__
+        results.append({"check": name, "ok": ok, "detail": detail})
+        if not as_json:
+            console.print("ok    " if ok else "failed", style="green" if ok else "red", end="")
+            console.say(f"  {name:<12} {detail}")
+    all_ok = all(result["ok"] for result in results)
+    if as_json:
+        body = {"ok": all_ok, "checks": results, "restored": report.restored, "lost": report.lost}
+        print(json.dumps(body, ensure_ascii=False, indent=1))
+    if not all_ok:
+        raise typer.Exit(1)

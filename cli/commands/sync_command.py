@@ -14,8 +14,14 @@ from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.task_commands import follow
-from cli.commands.video_sending import LearnedDomain, NewDomain
-from cli.commands.video_sources import VideoSource, default_name, open_source, print_left_out
+from cli.commands.video_sources import (
+    LearnedDomain,
+    NewDomain,
+    VideoSource,
+    default_name,
+    open_source,
+    print_left_out,
+)
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cli.commands.video_sending import fail_if_missing, pack_videos
-from cli.commands.video_sources import default_name, read_videos
+from cli.commands.video_sources import default_name, fail_if_missing, pack_videos, read_videos
 from cli.console import console, fail
 from cli.demo.demo_world import SampleSearch
 from cli.service_client import ServiceClient

@@ -20,8 +20,7 @@ from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.library_listing import list_shards
 from tests.audited_changes import audit_entries
-from tests.cli.answers import problem
-from tests.cli.invocation import run
+from tests.cli.invocation import problem, run
 
 _api = partial(run, "api")
 

@@ -22,15 +22,14 @@ from cinestrata_schemas.tasks import VideoCounts, VideoSpec
 from cli.commands import task_commands
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import follow, report_created
-from cli.commands.video_sending import pack_videos
+from cli.commands.video_sources import pack_videos
 from cli.console import video_cell
 from cli.service_client import connect
 from cli.shared_options import parse_settings
 from service.catalog.database import session_scope
 from service.catalog.leases import report_worker
 from service.core.errors import InvalidInput
-from tests.cli.answers import problem, search_answer, search_result, task_details
-from tests.cli.invocation import run
+from tests.cli.invocation import problem, run, search_answer, search_result, task_details
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,7 @@ from cli.main import app
 from index.files.manifest_format import Manifest
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from tests.cli.answers import search_answer, search_result, task_details
-from tests.cli.invocation import run
+from tests.cli.invocation import run, search_answer, search_result, task_details
 from tests.web_files import WebFiles
 
 # Commands that run until they are stopped, write their results to files, or always print JSON.

@@ -20,8 +20,7 @@ from index.files.manifest_format import Manifest
 from service.core.settings import Settings
 from service.operations import list_jobs, run_job
 from service.tasks import broker
-from tests.cli.answers import task_details
-from tests.cli.invocation import run
+from tests.cli.invocation import run, task_details
 
 
 class _ClientWithWorker(ServiceClient):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
 
 from cli.commands import doctor
-from cli.commands.library_restoring import restore_files
+from cli.commands.library_checks import restore_files
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash

@@ -16,13 +16,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from cinestrata_schemas.library import ServeSpec
-from cli.application_transport import ApplicationTransport
-from cli.service_client import ServiceClient
+from cli.service_client import ApplicationTransport, ServiceClient
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
-from tests.cli.answers import problem
-from tests.cli.invocation import run
+from tests.cli.invocation import problem, run
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 

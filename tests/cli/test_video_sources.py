@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 
 from api.app import create_app
-from cli.commands import video_sending
+from cli.commands import video_sources
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.cli.invocation import run
@@ -62,7 +62,7 @@ def refuse_packing(*_: object) -> None:
 def test_folder_above_the_limit_is_refused_before_it_is_packed(
     service: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(video_sending, "pack_videos", refuse_packing)
+    monkeypatch.setattr(video_sources, "pack_videos", refuse_packing)
     outcome = run("ingest", fill(folder, 3_000_000, 200_000), "--url", service)
     require_refusal(outcome, "3.2 MB", "1.0 MB", "CINESTRATA_MAX_UPLOAD_BYTES")
 
@@ -76,11 +76,11 @@ def test_archive_above_the_limit_is_refused_before_it_is_sent(service: str, tmp_
 def test_folder_above_the_free_space_is_refused_before_it_is_packed(
     service: str, folder: Path, monkeypatch: pytest.MonkeyPatch, is_quota: bool
 ) -> None:
-    monkeypatch.setattr(video_sending, "pack_videos", refuse_packing)
+    monkeypatch.setattr(video_sources, "pack_videos", refuse_packing)
     if is_quota:  # of ulimit -f
         monkeypatch.setattr(resource, "getrlimit", lambda _: (400_000, 400_000))
     else:
-        monkeypatch.setattr(video_sending.shutil, "disk_usage", lambda _: SimpleNamespace(free=400_000))
+        monkeypatch.setattr(video_sources.shutil, "disk_usage", lambda _: SimpleNamespace(free=400_000))
     outcome = run("ingest", fill(folder, 450_000, 450_000), "--url", service)
     require_refusal(outcome, "900.0 kB", "400.0 kB", str(folder.parent / "tmp"))
 
