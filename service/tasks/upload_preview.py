@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PurePosixPath
 
 from pydantic import ValidationError
@@ -89,7 +89,8 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
         problems = [replace(each, hint=hint) if "not UTF-8" in each.message else each for each in problems]
     domain, found = _check_destination(request, videos)
     problems += found
-    problems += islice(_video_problems(videos), _MAX_PROBLEMS)
+    contents = chain.from_iterable(content_errors(video.uri, video) for video in videos)
+    problems += islice(chain(duplicate_ids(videos), contents), _MAX_PROBLEMS)
     sizes = [files[video.uri] for video in videos]
     problems += _limit_problems(sizes)
     if not videos and not problems:
@@ -171,23 +172,18 @@ def _find_videos(
     paths: list[str] = []
     skipped: list[OmittedPath] = []
     for path, file in files.items():
-        if is_video_name(path) or path in named:
-            reason = _size_problem(file.size)
+        if not is_video_name(path) and path not in named:
+            reason = "" if path in side_files else _describe(path.lower())
+        elif file.size > request_limits.MAX_VIDEO_BYTES:
+            reason = f"larger than {request_limits.MAX_VIDEO_BYTES / 1024**3:g} GiB"
+        elif not file.size:
+            reason = "empty file"
         else:
-            reason = None if path in side_files else _describe(path.lower())
-            if reason is None:
-                continue
-        if reason is None:
             paths.append(path)
-        else:
+            continue
+        if reason:
             skipped.append(OmittedPath(path=file.path, reason=reason))
     return sorted(paths), skipped
-
-
-def _size_problem(size: int) -> str | None:
-    if size > request_limits.MAX_VIDEO_BYTES:
-        return f"larger than {request_limits.MAX_VIDEO_BYTES / 1024**3:g} GiB"
-    return None if size else "empty file"
 
 
 def _describe(lowered: str) -> str:
@@ -237,12 +233,6 @@ def _check_destination(
         field, message = re.fullmatch(r"(?:([\w.\[\]]+): )?(.*)", error.detail, re.S).groups()  # type: ignore[union-attr]
         errors.append(FieldError(field or ("into" if request.into else "name"), message))
     return domain, errors
-
-
-def _video_problems(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
-    yield from duplicate_ids(videos)
-    for video in videos:
-        yield from content_errors(video.uri, video)
 
 
 def _limit_problems(files: Sequence[LocalFile]) -> Iterator[FieldError]:

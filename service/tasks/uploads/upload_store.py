@@ -35,17 +35,12 @@ from service.core.errors import (
 from service.core.settings import settings
 
 
-class OffsetMismatch(Conflict):
+class OffsetMismatch(Conflict, title="Offset mismatch"):
     """A request's bytes do not begin where the stored bytes end."""
 
-    title = "Offset mismatch"
 
-
-class UploadLocked(CinestrataError):
+class UploadLocked(CinestrataError, status=423, title="Locked"):
     """Another request is writing to the upload."""
-
-    status = 423
-    title = "Locked"
 
 
 EXPIRES_AFTER = timedelta(days=3)  # since the last byte
@@ -166,8 +161,8 @@ def sweep_incoming() -> list[str]:
     expired_before = time.time() - EXPIRES_AFTER.total_seconds()
     files: dict[str, list[os.DirEntry[str]]] = {}
     for entry in os.scandir(_folder()):
-        if found := _FILE_NAME.fullmatch(entry.name):
-            files.setdefault(found[1], []).append(entry)
+        if name := _FILE_NAME.fullmatch(entry.name):
+            files.setdefault(name[1], []).append(entry)
     removed = []
     for upload_id, entries in files.items():
         with suppress(OSError), ExitStack() as stack:  # another process is deleting it or writing to it
@@ -208,10 +203,10 @@ def _read_usage() -> tuple[int, int, int]:
     uploads = declared = 0
     free = shutil.disk_usage(_folder()).free - _DISK_MARGIN_BYTES
     for entry in os.scandir(_folder()):
-        found = _FILE_NAME.fullmatch(entry.name)
-        if found and found[2].isdigit():
+        name = _FILE_NAME.fullmatch(entry.name)
+        if name and name[2].isdigit():
             with suppress(FileNotFoundError):  # deleted meanwhile
-                size = int(found[2])
+                size = int(name[2])
                 free -= max(0, size - entry.stat().st_size)
                 declared += size
                 uploads += 1
@@ -251,10 +246,16 @@ class UploadWriter:
         except FileNotFoundError:
             raise NotFound(f"The upload {upload.id} was deleted.") from None
         try:
-            self._lock_at(offset)
-        except BaseException:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (stored := upload.received) != offset:
+                message = f"Upload-Offset: {stored} bytes are stored, not {offset}. Continue at {stored}."
+                raise OffsetMismatch(message, headers={"Upload-Offset": str(stored)})
+        except BaseException as error:
             self._file.close()
+            if isinstance(error, BlockingIOError):
+                raise UploadLocked("Another request is writing to this upload; try again.") from None
             raise
+        self._file.seek(stored)
 
     def write(self, data: bytes) -> None:
         """Append bytes.
@@ -291,16 +292,3 @@ class UploadWriter:
     def interrupt(self) -> None:
         """End an incomplete request, keeping its bytes."""
         self._file.close()
-
-    def _lock_at(self, offset: int) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UploadLocked("Another request is writing to this upload; try again.") from None
-        stored = self._upload.received
-        if stored != offset:
-            raise OffsetMismatch(
-                f"Upload-Offset: {stored} bytes are stored, not {offset}. Continue at {stored}.",
-                headers={"Upload-Offset": str(stored)},
-            )
-        self._file.seek(stored)

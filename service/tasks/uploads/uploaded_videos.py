@@ -72,17 +72,21 @@ def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
 def storable_paths(names: Sequence[str]) -> list[str]:
     """Derive a storable path from each name: unique, and similar to the name.
 
-    Args:
-        names: Untrusted paths from a client's machine.
+    The names are untrusted paths from a client's machine.
     """
     files: set[str] = set()
     folders: set[str] = set()
     last_numbers: dict[str, int] = {}
     stored = []
+
+    def is_taken(path: PurePosixPath) -> bool:  # by a file or folder, or a file blocks one of its folders
+        key = _key(path)
+        return key in files or key in folders or not files.isdisjoint(map(_key, path.parents))
+
     for name in names:
         path = candidate = _storable_path(name)
         tried = 0
-        while _is_taken(candidate, files, folders):
+        while is_taken(candidate):
             tried += 1
             number = last_numbers.get(_key(path), 1)
             # Names that use up all small numbers must not cost one try each.
@@ -92,12 +96,6 @@ def storable_paths(names: Sequence[str]) -> list[str]:
         folders.update(map(_key, candidate.parents))
         stored.append(str(candidate))
     return stored
-
-
-def _is_taken(path: PurePosixPath, files: set[str], folders: set[str]) -> bool:
-    """Check whether a file or folder has the path, or a file blocks one of its folders."""
-    key = _key(path)
-    return key in files or key in folders or not files.isdisjoint(map(_key, path.parents))
 
 
 def _key(path: PurePosixPath) -> str:
@@ -161,7 +159,7 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
     for uri, upload in uploads.items():
         target = folder / paths[uri]
         target.parent.mkdir(parents=True, exist_ok=True)
-        folders |= {parent for parent in target.parents if folder in parent.parents}
+        folders.update(parent for parent in target.parents if folder in parent.parents)
         try:
             os.link(upload.path, target)
         except FileNotFoundError:

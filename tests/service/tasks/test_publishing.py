@@ -37,6 +37,11 @@ ON_SQLITE = pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
 
 
+def _claimed(claim: lifecycle.Claim | None) -> lifecycle.Claim:
+    assert claim is not None
+    return claim
+
+
 @pytest.fixture
 def domain(catalog: Settings, post_probed: Post) -> str:
     """ID of a learned domain; its rows exist, but no files of the index."""
@@ -61,8 +66,7 @@ def append_probed(append: Callable[..., TaskDetails]) -> Callable[..., TaskDetai
 
     def make(domain: str, name: str = "new", content: str = "f" * 64) -> TaskDetails:
         view = append(domain, name)
-        claim = lifecycle.claim_probing(view.id, "prober")
-        assert claim is not None
+        claim = _claimed(lifecycle.claim_probing(view.id, "prober"))
         with session_scope(write=True) as session:
             (video,) = session.query(Video).filter(Video.task_id == view.id)
             video.status, video.content_hash = "accepted", content
@@ -155,8 +159,7 @@ def test_message_of_a_due_append_is_sent_again(
 
 def _publish_append(view: TaskDetails) -> int:
     """Publish an append, and return the number of its videos that were rejected then."""
-    claim = lifecycle.claim_append(view.id, "worker")
-    assert claim is not None
+    claim = _claimed(lifecycle.claim_append(view.id, "worker"))
     with claim, claim.appending() as publication:
         publication.complete(vectors=3, size=10)
         return len(publication.rejected)
@@ -224,8 +227,7 @@ def test_rejected_upload_of_a_task_that_ends_is_removed_and_a_retry_leaves_it_re
     rejected_upload: tuple[TaskDetails, Path], state: str
 ) -> None:
     view, file = rejected_upload
-    claim = lifecycle.claim_append(view.id, "worker")
-    assert claim is not None
+    claim = _claimed(lifecycle.claim_append(view.id, "worker"))
     if state == "failed":
         claim.fail("The disk is full.", "Free space.")
     else:
@@ -289,18 +291,14 @@ def test_publication_into_a_deleted_domain_fails(
     domain: str, append_probed: Callable[..., TaskDetails]
 ) -> None:
     view = append_probed(domain)
-    claim = lifecycle.claim_append(view.id, "worker")
+    claim = _claimed(lifecycle.claim_append(view.id, "worker"))
     with session_scope(write=True) as session:
         task = session.get_one(Task, domain)
         task.deleted_at = now(session)
-    assert claim is not None
     with claim, claim.appending():
         pytest.fail("nothing may be published")
     done = commands.get_task(view.id)
     assert (done.state, "was deleted" in (done.error or "")) == ("failed", True)
-
-
-Post = Callable[..., TaskDetails]
 
 
 class Died(BaseException):
@@ -311,35 +309,17 @@ def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, SegmentE
     folder = store.stage()
     (folder / "release.json").write_text(f'{{"after": "{task_id}"}}')
     release = store.adopt_release(folder)
-    vectors = np.eye(4, dtype=np.float32)[:2]
-    shard = store.write_shard(
-        task=task_id,
-        release=release.id,
-        fingerprint="f" * 64,
-        ids=np.array([number, number + 1]),
-        vectors=vectors,
-    )
+    rows = {"ids": np.array([number, number + 1]), "vectors": np.eye(4, dtype=np.float32)[:2]}
+    shard = store.write_shard(task=task_id, release=release.id, fingerprint="f" * 64, **rows)
     return release, shard
 
 
 def _facts(release: Any, shard: SegmentEntry, *recalls: tuple[str, Recall]) -> dict[str, Any]:
+    of_release = {"method": "ffa_tame", "backbone": "tiny", "kind": "tame", "fingerprint": "f" * 64}
+    of_shard = {name: getattr(shard, name) for name in ("id", "fingerprint", "count", "dim", "bytes")}
     return {
-        "release": Release(
-            id=release.id,
-            method="ffa_tame",
-            backbone="tiny",
-            kind="tame",
-            fingerprint="f" * 64,
-            bytes=release.bytes,
-        ),
-        "shard": Shard(
-            id=shard.id,
-            release_id=shard.release,
-            fingerprint=shard.fingerprint,
-            count=shard.count,
-            dim=shard.dim,
-            bytes=shard.bytes,
-        ),
+        "release": Release(id=release.id, bytes=release.bytes, **of_release),
+        "shard": Shard(release_id=shard.release, **of_shard),
         "recalls": recalls,
         "trained": True,
     }
@@ -352,8 +332,7 @@ def _recall(task_id: str, r1: float, **more: Any) -> tuple[str, Recall]:
 
 def _publish(task_id: str, number: int, *recalls: tuple[str, Recall]) -> int:
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim_training(task_id, "worker")
-    assert claim is not None
+    claim = _claimed(lifecycle.claim_training(task_id, "worker"))
     release, shard = _staged(store, task_id, number)
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])
@@ -380,8 +359,7 @@ def test_publication_interrupted_after_the_manifest_is_completed(
 ) -> None:
     view = post_probed()
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim_training(view.id, "dies")
-    assert claim is not None
+    claim = _claimed(lifecycle.claim_training(view.id, "dies"))
     release, shard = _staged(store, view.id, 1)
     with suppress(Died), claim.publishing():
         store.publish(release=release, shards=[shard])
@@ -403,8 +381,7 @@ def test_published_task_cannot_fail_or_be_cancelled(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
-    claim = lifecycle.claim_training(view.id, "dies")
-    assert claim is not None
+    _claimed(lifecycle.claim_training(view.id, "dies"))
     commands.cancel_task(view.id)
     store = ShardStore(settings().index_dir)
     release, shard = _staged(store, view.id, 1)
@@ -418,8 +395,7 @@ def test_published_task_cannot_fail_or_be_cancelled(
 
 def test_cancellation_before_the_manifest_takes_effect(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
-    claim = lifecycle.claim_training(view.id, "worker")
-    assert claim is not None
+    claim = _claimed(lifecycle.claim_training(view.id, "worker"))
     commands.cancel_task(view.id)
     with claim, claim.publishing():
         pytest.fail("published a cancelled task")
@@ -430,8 +406,7 @@ def test_cancellation_before_the_manifest_takes_effect(sqlite_catalog: Settings,
 def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim_training(view.id, "worker")
-    assert claim is not None
+    claim = _claimed(lifecycle.claim_training(view.id, "worker"))
     release, shard = _staged(store, view.id, 1)
     with claim.publishing() as publication:
         assert publication.complete(**_facts(release, shard, _recall(view.id, 0.4))) == 1

@@ -59,9 +59,7 @@ def test_attempts_are_limited_and_the_next_task_starts(
         done = lifecycle.reconcile()
     assert done.failed == (poison.id,)
     view = commands.get_task(poison.id)
-    assert view.state == "failed"
-    assert "3 times" in (view.error or "")
-    assert "retry" in (view.error_hint or "")
+    assert (view.state, "3 times" in (view.error or "")) == ("failed", True)
     assert lifecycle.claim_training(poison.id, "again") is None
     assert lifecycle.claim_training(healthy.id, "worker") is not None
 
@@ -83,7 +81,6 @@ def test_training_that_loses_two_workers_fails_with_its_peak_of_memory(
     assert failed.progress.peak_memory == 20_900_000_000
     assert "killed 2 times in a row while training" in str(failed.error)
     assert "a peak of 20.9 GB" in str(failed.error)
-    assert "checkpointing: true" in str(failed.error_hint)
     assert failed.remedy is not None
     assert failed.remedy.name == "retry_task"
 
@@ -110,23 +107,14 @@ def test_concurrent_reconcilers_count_an_attempt_once(
     assert [task for report in reports for task in report.recovered] == [view.id]
 
 
-def test_lost_message_is_sent_again(with_broker: redis.Redis, post: Post) -> None:
+def test_lost_messages_are_sent_again_and_do_not_accumulate(with_broker: redis.Redis, post: Post) -> None:
     first, second = post("first"), post("second")
     assert with_broker.llen("cpu") == 2
     with_broker.flushall()
     assert lifecycle.reconcile().sent == (first.id, second.id)
-    assert with_broker.llen("cpu") == 2
-
-
-@ON_SQLITE
-def test_messages_do_not_accumulate_without_workers(with_broker: redis.Redis, post_probed: Post) -> None:
-    post_probed("first")
-    post_probed("second")
-    with_broker.flushall()
     for _ in range(5):
         lifecycle.reconcile()
-    assert with_broker.llen("gpu") == 1
-    assert with_broker.llen("cpu") == 0
+    assert (with_broker.llen("cpu"), with_broker.llen("gpu")) == (2, 0)
 
 
 def test_only_the_first_unfinished_task_is_sent_to_learning(
@@ -135,6 +123,8 @@ def test_only_the_first_unfinished_task_is_sent_to_learning(
     first, second = post_probed("first"), post_probed("second")
     with_broker.flushall()
     assert lifecycle.send_due() == (first.id,)
+    lifecycle.reconcile()
+    assert (with_broker.llen("cpu"), with_broker.llen("gpu")) == (0, 1)
     with_broker.flushall()
     claim = lifecycle.claim_training(first.id, "worker")
     assert claim is not None
@@ -216,10 +206,8 @@ class WorkerProcess:
             celery_app.task(learn_slowly, name=LEARN, ignore_result=True)
             options = ["--pool", "solo", "--queues", "cpu,gpu", "--without-mingle", "--without-gossip"]
             hostname = f"{self.log.stem}@test"
-            # The app read its settings when an earlier test used it first.
-            celery_app.worker_main(
-                ["--broker", settings().redis_url, "worker", *options, "--hostname", hostname]
-            )
+            broker_options = ["--broker", settings().redis_url]  # an earlier test of the process read others
+            celery_app.worker_main([*broker_options, "worker", *options, "--hostname", hostname])
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)

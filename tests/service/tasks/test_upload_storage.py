@@ -84,10 +84,9 @@ def test_recently_written_file_keeps_its_folder(
     lstat = Path.lstat
 
     def written_just_now(path: Path) -> Any:
-        found = lstat(path)
-        if path != folder / "a.mp4":
-            return found
-        return os.stat_result((*found[:9], int(time.time() + DAY)))
+        status = lstat(path)
+        is_new = path == folder / "a.mp4"
+        return os.stat_result((*status[:9], int(time.time() + DAY))) if is_new else status
 
     monkeypatch.setattr(Path, "lstat", written_just_now)
     assert uploaded_videos.sweep_uploads() == []
@@ -131,13 +130,6 @@ def test_files_of_users_are_kept(later: Callable[[float], None]) -> None:
     later(DAY + 60)
     assert uploaded_videos.sweep_uploads() == []
     assert len(_uploads()) == 4
-
-
-def _unreachable() -> None:
-    raise Unavailable("no")
-
-
-# --- commits in doubt ---
 
 
 def _break_next_commit(stored: bool) -> Callable[[], None]:

@@ -40,17 +40,9 @@ pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 def _preview(paths: list[str], texts: dict[str, str | bytes] | None = None, **fields: Any) -> UploadPreview:
     texts = texts or {}
     contents = {path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
-    return preview_upload(
-        PreviewRequest.model_validate(
-            {
-                "files": [{"path": path, "size": 1000} for path in [*paths, *contents]],
-                "texts": [
-                    {"path": path, "content": base64.b64encode(content)} for path, content in contents.items()
-                ],
-                **fields,
-            }
-        )
-    )
+    files = [{"path": path, "size": 1000} for path in [*paths, *contents]]
+    encoded = [{"path": path, "content": base64.b64encode(content)} for path, content in contents.items()]
+    return preview_upload(PreviewRequest.model_validate({"files": files, "texts": encoded, **fields}))
 
 
 def _captions(preview: UploadPreview) -> dict[str, list[str]]:
@@ -71,16 +63,10 @@ def test_table_of_a_folder() -> None:
     assert (preview.domain, preview.bytes, preview.captions) == ("kitchen", 2000, 2)
     assert preview.without_captions == ["kitchen/clips/b.mp4"]
     assert _omitted(preview.missing) == {"clips/gone.mp4": "not found"}
-    assert _omitted(preview.skipped) == {
-        "kitchen/notes.pdf": "not a video",
-        "kitchen/.DS_Store": "hidden file",
-    }
-    assert len(preview.tables) == 1
-    assert (preview.tables[0].delimiter, preview.tables[0].encoding, preview.tables[0].videos) == (
-        ";",
-        "utf-8",
-        2,
-    )
+    skipped = {"kitchen/notes.pdf": "not a video", "kitchen/.DS_Store": "hidden file"}
+    assert _omitted(preview.skipped) == skipped
+    (table,) = preview.tables
+    assert (table.delimiter, table.encoding, table.videos) == (";", "utf-8", 2)
     assert preview.problems == []
 
 
@@ -105,8 +91,7 @@ def test_table_that_is_selected_alone_finds_the_files() -> None:
         "clip.mp4": "several files have this name",
         "other/solo.mp4": "another row names the same file",
     }
-    assert len(preview.tables) == 1
-    assert preview.tables[0].delimiter is None
+    assert [table.delimiter for table in preview.tables] == [None]
 
 
 def test_sidecars_of_a_folder_and_names_as_captions() -> None:
@@ -145,22 +130,19 @@ def test_text_that_the_task_would_refuse_is_a_problem(
 def test_table_in_another_encoding_is_offered() -> None:
     texts: dict[str, str | bytes] = {"captions.csv": "file,caption\na.mp4,Rührei\n".encode("cp1252")}
     preview = _preview(["a.mp4"], texts)
-    assert preview.suggested_encoding == "cp1252"
-    assert preview.problems[0].field == "captions.csv:2"
-    assert "cp1252" in preview.problems[0].hint
-    assert "--encoding" not in preview.problems[0].hint
+    (problem,) = preview.problems
+    assert (preview.suggested_encoding, problem.field) == ("cp1252", "captions.csv:2")
+    assert "cp1252" in problem.hint
+    assert "--encoding" not in problem.hint
     read = _preview(["a.mp4"], texts, encoding="cp1252")
     assert (_captions(read), read.problems, read.suggested_encoding) == ({"a.mp4": ["Rührei"]}, [], None)
     assert _preview(["a.mp4"], {"captions.csv": "file,caption\n".encode("utf-16")}).suggested_encoding is None
 
 
 def test_all_tables_are_read_unless_one_is_named() -> None:
-    tables: dict[str, str | bytes] = {
-        "one.csv": "file,caption\na.mp4,one\n",
-        "two.csv": "file,caption\na.mp4,two\n",
-    }
+    tables: dict[str, Any] = {f"{name}.csv": f"file,caption\na.mp4,{name}\n" for name in ("one", "two")}
     assert _captions(_preview(["a.mp4"], tables)) == {"a.mp4": ["one", "two"]}
-    manifests: dict[str, str | bytes] = {"x/manifest.csv": "file\na.mp4\n", "y/manifest.csv": "file\na.mp4\n"}
+    manifests: dict[str, Any] = {"x/manifest.csv": "file\na.mp4\n", "y/manifest.csv": "file\na.mp4\n"}
     assert [problem.field for problem in _preview(["a.mp4"], manifests).problems] == ["table"]
     assert _captions(_preview(["a.mp4"], tables, table="two.csv")) == {"a.mp4": ["two"]}
     assert [problem.field for problem in _preview(["a.mp4"], {}, table="gone.csv").problems] == ["table"]
@@ -177,16 +159,12 @@ def test_named_table_that_is_not_a_text_is_refused(name: str) -> None:
 def test_files_that_cannot_be_uploaded_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "MAX_VIDEO_BYTES", 5000)
     files = {"a.mp4": 1000, "./a.mp4": 1000, "empty.mp4": 0, "large.mp4": 5001, "v.zip": 10, "t.xlsx": 10}
-    preview = preview_upload(
-        PreviewRequest.model_validate(
-            {"files": [{"path": path, "size": size} for path, size in files.items()]}
-        )
-    )
+    request = {"files": [{"path": path, "size": size} for path, size in files.items()]}
+    preview = preview_upload(PreviewRequest.model_validate(request))
     assert [video.uri for video in preview.videos] == ["a.mp4"]
     reasons = _omitted(preview.skipped)
     assert set(reasons) == {*files} - {"a.mp4"}
-    assert reasons["./a.mp4"] == "selected twice"
-    assert reasons["empty.mp4"] == "empty file"
+    assert (reasons["./a.mp4"], reasons["empty.mp4"]) == ("selected twice", "empty file")
 
 
 def test_limits_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +183,6 @@ def test_limits_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_destination_is_checked() -> None:
-    (settings().media_root).mkdir(parents=True, exist_ok=True)
     (settings().media_root / "a.mp4").write_bytes(b"x")
     spec = {"name": "taken", "videos": [{"uri": "a.mp4", "id": "used"}]}
     task = commands.create_task(TaskSpec.model_validate(spec)).task.id
@@ -218,7 +195,6 @@ def test_destination_is_checked() -> None:
     }
     for field, preview in by_field.items():
         assert [problem.field for problem in preview.problems] == [field]
-        assert preview.problems[0].message
     assert "queued" in by_field["into"].problems[0].message
     assert [problem.field for problem in _preview(["a.mp4"], into="tsk_0").problems] == ["into"]
 

@@ -99,9 +99,8 @@ def test_tables_of_several_folders_are_merged(tmp_path: Path) -> None:
     assert [*listing.formats] == ["test/metadata.csv", "train/metadata.csv", "val_1.json", "val_2.json"]
     (tmp_path / "b.csv").write_text("file,split\ntest/a.mp4,train\n")
     (tmp_path / "c.csv").write_text("file,split\ntest/a.mp4,test\n")
-    with pytest.raises(
-        InvalidInput, match=r"c\.csv:2: 'split' of 'test/a\.mp4' differs from its row at b\.csv:2"
-    ):
+    message = r"c\.csv:2: 'split' of 'test/a\.mp4' differs from its row at b\.csv:2"
+    with pytest.raises(InvalidInput, match=message):
         list_folder_videos(tmp_path).require_all()
 
 
@@ -171,11 +170,8 @@ BAD_DOCUMENTS: list[tuple[Any, list[str]]] = [
 def test_table_that_is_not_understood_is_named(
     name: str, content: Any, expected: list[str], tmp_path: Path
 ) -> None:
-    files = {
-        "a.mp4": b"A",
-        "a.txt": b"a dog",
-        name: content if isinstance(content, bytes) else content_of(content),
-    }
+    raw = content if isinstance(content, bytes) else content_of(content)
+    files = {"a.mp4": b"A", "a.txt": b"a dog", name: raw}
     listing = list_folder_videos(_write(tmp_path, files))
     assert _shown(list(listing.videos)) == {"a.mp4": DOG}
     with pytest.raises(InvalidInput) as caught:

@@ -79,11 +79,9 @@ def test_every_front_end_has_the_same_videos(read: Read) -> None:
     assert {uri: video.captions for uri, video in videos.items()} == CAPTIONS
     metadata = {uri: video.metadata for uri, video in videos.items() if video.metadata}
     assert metadata == {"a.mp4": {"place": "attic"}, "clips/b.mp4": {"place": "yard"}}
-    stored = (path for path in settings().uploads_dir.rglob("*") if path.is_file())
-    assert {path.relative_to(settings().uploads_dir / "tsk_1").as_posix() for path in stored} in (
-        {*CAPTIONS},
-        set(),
-    )
+    uploads = settings().uploads_dir / "tsk_1"
+    stored = {path.relative_to(uploads).as_posix() for path in uploads.rglob("*") if path.is_file()}
+    assert stored in ({*CAPTIONS}, set())
 
 
 def test_videos_without_a_row_are_named(tmp_path: Path) -> None:
@@ -114,13 +112,8 @@ def test_manifests_and_named_tables_list_all_videos(tmp_path: Path) -> None:
 
 def test_rows_with_other_spellings_of_a_path_name_the_file(tmp_path: Path) -> None:
     name = unicodedata.normalize("NFC", "Küche.mp4")
-    rows = [
-        str(tmp_path / "pets" / "a.mp4"),
-        "clips//b.mp4",
-        "clips/../d.mp4",
-        "https://x.example/z.mp4",
-        name,
-    ]
+    absolute = str(tmp_path / "pets" / "a.mp4")
+    rows = [absolute, "clips//b.mp4", "clips/../d.mp4", "https://x.example/z.mp4", name]
     table = "file,caption\n" + "".join(f"{row},text\n" for row in rows)
     folder = _write(tmp_path / "pets", FILES | {"captions.csv": table.encode()})
     (folder / unicodedata.normalize("NFD", name)).write_bytes(b"K")
@@ -129,14 +122,8 @@ def test_rows_with_other_spellings_of_a_path_name_the_file(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("table", ["captions.csv", None])
 def test_every_front_end_leaves_out_files_of_systems_and_downloads(table: str | None, tmp_path: Path) -> None:
-    junk = (
-        "@eaDir/a.mp4/x.mp4",
-        "#recycle/d.mp4",
-        "__MACOSX/._d.mp4",
-        ".Trash/e.mp4",
-        "a.f137.mp4",
-        "a.temp.mp4",
-    )
+    junk = ("@eaDir/a.mp4/x.mp4", "#recycle/d.mp4", "__MACOSX/._d.mp4", ".Trash/e.mp4")
+    junk += ("a.f137.mp4", "a.temp.mp4")
     files = {name: content for name, content in FILES.items() if name != "captions.csv" or table}
     files |= dict.fromkeys([*junk, "#recycle/captions.csv"], b"file,caption\na.mp4,wrong\n")
     expected = CAPTIONS if table else {name: [] for name in CAPTIONS} | {"d.mp4": ["a bird"]}
@@ -208,23 +195,20 @@ def test_subtitles_of_a_row_do_not_leave_the_root(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [".", "/", "nowhere/x.mp4", "https://x.example/a.mp4", "y" * 300 + ".mp4"])
 def test_rows_without_a_file_beside_them_have_no_subtitles(tmp_path: Path, row: str) -> None:
-    folder = _write(
-        tmp_path / "pets", SUBTITLED | {"manifest.csv": f"file,caption\na.mp4,x\n{row},y\n".encode()}
-    )
-    listing = list_folder_videos(folder)
+    manifest = f"file,caption\na.mp4,x\n{row},y\n".encode()
+    listing = list_folder_videos(_write(tmp_path / "pets", SUBTITLED | {"manifest.csv": manifest}))
     assert _spoken(listing.videos).get(row, (["y"], [])) == (["y"], [])
     assert _spoken(listing.videos)["a.mp4"] == (["x"], ["the cat speaks"])
 
 
-SUBTITLES = b"1\n00:00:01,000 --> 00:00:02,000\n%s\n"
 SPEECH = b'{"text": "x", "segments": [{"start": 1, "end": 2, "text": "json"}], "language": "en"}'
 SIDE_FILES = {
     "DJI_1.MP4": b"A",
-    "DJI_1.SRT": SUBTITLES % b"upper",
+    "DJI_1.SRT": _subtitles("upper"),
     "DJI_1.TXT": b"a field",
     "in/b.mp4": b"B",
-    "in/b.en.forced.srt": SUBTITLES % b"forced",
-    "in/b.English (SDH).srt": SUBTITLES % "caf\xe9".encode("cp1252"),
+    "in/b.en.forced.srt": _subtitles("forced"),
+    "in/b.English (SDH).srt": _subtitles("café").decode().encode("cp1252"),
     "in/b.live_chat.json": b'{"replayChatItemAction": {}}',
     "c.mp4": b"C",
     "c.json": SPEECH,
