@@ -180,17 +180,19 @@ def no_messages(
 @contextmanager
 def kill_at(step: int, kind: type[FollowedFolder], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kill the worker or the command before or after its next changes of the catalog."""
-    left = [step]
+    left = step
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
 
     def killing(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
+            count()
             result = function(*given, **options)
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
+            count()
             return result
 
         return call

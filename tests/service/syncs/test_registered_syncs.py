@@ -65,9 +65,8 @@ def write(folder: Path, name: str, content: str = "") -> None:
 
 
 def register(**fields: object) -> SyncDetails:
-    return register_sync(
-        SyncSpec.model_validate({"name": "films", "source": "films", "every_seconds": 900} | fields)
-    )
+    spec = {"name": "films", "source": "films", "every_seconds": 900} | fields
+    return register_sync(SyncSpec.model_validate(spec))
 
 
 def run(sync: SyncDetails) -> SyncDetails:
@@ -219,10 +218,8 @@ def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
     (films / "line\n.mp4").write_bytes(b"x")
     Path(os.fsdecode(os.fsencode(films) + b"/\xff.mp4")).write_bytes(b"x")
     write(films, "c")
-    found = run(sync)
-    assert (found.error, found.counts and found.counts.new, appends()) == (None, 1, [1])
-    counts = found.counts
-    assert counts is not None
+    counts = counts_of(sync)
+    assert (counts.new, appends()) == (1, [1])
     assert (counts.vanished, counts.deleted, counts.left_out) == (0, 0, 5)
     reasons = {file.path: file.reason for file in counts.left_out_files}
     assert {path: reason.partition(".")[0] for path, reason in reasons.items()} == {
@@ -235,6 +232,7 @@ def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
     assert str(settings().data_dir) not in str(reasons)
     (domain, _) = commands.list_tasks()
     assert {video.uri for video in list_videos(domain.id).videos} >= {"films/a.mp4", "films/b.mp4"}
+    found = list_syncs()[0]
     assert SyncDetails.model_validate_json(found.model_dump_json()) == found
 
 
@@ -358,26 +356,8 @@ def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.Monk
         counts = counts_of(sync)
         assert (counts.new, counts.unchanged, counts.rejected) == (0, 3, 0)
     domain = commands.list_tasks()[0].id
-    assert sorted(v.uri for v in list_videos(domain).videos if v.status == "accepted") == [
-        "films/a.mp4",
-        "films/b.mp4",
-        "films/c.mp4",
-    ]
-
-
-def test_due_syncs_are_sent_once(films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = register()
-    assert send_due_syncs() == 0
-    run_sync(sync.id)
-    assert list_syncs()[0].next_run_at > datetime.now(UTC) + timedelta(seconds=800)
-    assert send_due_syncs() == 0
-    with session_scope(write=True) as session:
-        session.execute(update(Sync).values(next_run_at=datetime.now(UTC) - timedelta(seconds=1)))
-    with monkeypatch.context() as patch:
-        patch.setattr(broker, "send_sync", lambda sync: False)  # the broker is unreachable
-        assert send_due_syncs() == 0
-    assert send_due_syncs() == 1
-    assert messages == [sync.id, sync.id]
+    uris = sorted(video.uri for video in list_videos(domain).videos if video.status == "accepted")
+    assert uris == [f"films/{name}.mp4" for name in "abc"]
 
 
 def pass_time(seconds: float) -> None:
@@ -389,44 +369,50 @@ def pass_time(seconds: float) -> None:
             lease.until -= timedelta(seconds=seconds)
 
 
-def test_lost_message_is_sent_again(films: Path, messages: list[str]) -> None:
-    sync = register()
+def hours_until_the_next_run() -> float:
+    return (list_syncs()[0].next_run_at - datetime.now(UTC)) / timedelta(hours=1)
+
+
+def send_without_a_broker() -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "send_sync", lambda sync: False)
+        return send_due_syncs()
+
+
+def test_due_syncs_and_lost_messages_are_sent_once(films: Path, messages: list[str]) -> None:
+    sync = register(every_seconds=86_400)
+    assert send_due_syncs() == 0
     pass_time(61)
-    assert send_due_syncs() == 1
-    assert messages == [sync.id, sync.id]
+    assert send_due_syncs() == 1, "no worker has received the message"
     run_sync(sync.id)
-    assert len(commands.list_tasks()) == 1
     started = list_syncs()[0].started_at
     run_sync(sync.id)  # the first message was only late
-    assert list_syncs()[0].started_at == started
+    assert (len(commands.list_tasks()), list_syncs()[0].started_at) == (1, started)
+    assert hours_until_the_next_run() > 23
+    assert send_due_syncs() == 0
+    pass_time(86_400)
+    assert (send_without_a_broker(), send_due_syncs(), send_due_syncs()) == (0, 1, 0)
+    assert messages == [sync.id] * 3
 
 
-def test_run_of_a_killed_worker_is_repeated(
-    films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_a_killed_worker_is_repeated(films: Path) -> None:
     sync = register(every_seconds=86_400)
     killed = claim_run(sync.id)
     assert killed is not None
     pass_time(299)
     assert send_due_syncs() == 0
     pass_time(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(broker, "send_sync", lambda sync: False)
-        assert send_due_syncs() == 0
-    assert (send_due_syncs(), send_due_syncs()) == (1, 0)
+    assert (send_without_a_broker(), send_due_syncs(), send_due_syncs()) == (0, 1, 0)
     assert not list_syncs()[0].running
     with pytest.raises(LeaseLost):
         killed.renew()
     run_sync(sync.id)
     assert len(commands.list_tasks()) == 1
-    assert list_syncs()[0].next_run_at > datetime.now(UTC) + timedelta(hours=23)
-
-
-def test_start_of_the_service_repeats_interrupted_runs(films: Path, messages: list[str]) -> None:
-    register(every_seconds=86_400)
-    assert claim_run(list_syncs()[0].id) is not None
+    assert hours_until_the_next_run() > 23
+    pass_time(86_400)
+    assert claim_run(sync.id) is not None
     release_leases()
-    assert send_due_syncs() == 1
+    assert send_due_syncs() == 1, "the start of the service repeats interrupted runs"
 
 
 def test_registration_during_a_run_starts_another_one(films: Path, messages: list[str]) -> None:

@@ -19,6 +19,8 @@ from service.syncs.sync_planner import plan_sync
 from service.tasks.manifests.folder_videos import list_remote_videos
 from tests.web_files import WebFiles
 
+CAPTIONS = {"a.mp4": [], "b.mp4": ["a dog runs", "the dog jumps"]}
+
 
 @pytest.fixture
 def bucket(tmp_path: Path, settings_factory: Callable[..., Settings], s3: Any) -> Any:
@@ -34,17 +36,17 @@ def put(s3: Any, **files: str) -> None:
         s3.put_object(Bucket="films", Key=f"videos/{name.replace('__', '.')}", Body=content.encode())
 
 
+def remove_bucket(s3: Any) -> None:
+    for key in ("a.mp4", "b.mp4", "b.txt", "notes.pdf"):
+        s3.delete_object(Bucket="films", Key=f"videos/{key}")
+    s3.delete_bucket(Bucket="films")
+
+
 def test_folder_is_listed_with_captions_of_sidecar_files(bucket: Any) -> None:
     source = list_source("s3://films/videos", captions_from_names=False)
     videos = [file.video for file in source.files]
-    assert [(video.uri, video.captions) for video in videos] == [
-        ("a.mp4", []),
-        ("b.mp4", ["a dog runs", "the dog jumps"]),
-    ]
-    assert [video.uri for video in source.place(videos)] == [
-        "s3://films/videos/a.mp4",
-        "s3://films/videos/b.mp4",
-    ]
+    assert {video.uri: video.captions for video in videos} == CAPTIONS
+    assert [video.uri for video in source.place(videos)] == [f"s3://films/videos/{name}" for name in CAPTIONS]
 
 
 def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
@@ -69,10 +71,7 @@ def test_objects_of_systems_and_side_files_that_cannot_be_read_stop_nothing(buck
         bucket, a__srt="<html>", table__json='{"cap": 1}', more__csv='file,caption\na.mp4,wrong\nb.mp4,"\0"\n'
     )
     listing = list_remote_videos("s3://films/videos/", SourceReader())
-    assert {video.uri: video.captions for video in listing.videos} == {
-        "a.mp4": [],
-        "b.mp4": ["a dog runs", "the dog jumps"],
-    }
+    assert {video.uri: video.captions for video in listing.videos} == CAPTIONS
     assert {*listing.left_out} == {"a.srt", "table.json", "more.csv"}
     assert {*listing.omitted} == {"@eaDir/", "#recycle/", "._a.mp4", "a.f137.mp4"}
 
@@ -123,18 +122,12 @@ def test_only_changed_objects_are_new_versions(bucket: Any) -> None:
         )
         for video in first.new
     ]  # fmt: skip
+    shared = {"task_id": "tsk_1", "source": source.source}
     files = [
-        StoredFile(
-            key=file_key(source.source, path), task_id="tsk_1", source=source.source, **row.model_dump()
-        )
+        StoredFile(key=file_key(source.source, path), **shared, **row.model_dump())
         for path, row in first.rows.items()
     ]
-    put(
-        bucket,
-        a__mp4="x",
-        c__mp4="c",
-        d__mp4=bucket.get_object(Bucket="films", Key="videos/b.mp4")["Body"].read().decode(),
-    )
+    put(bucket, a__mp4="x", c__mp4="c", d__mp4="b")
     bucket.delete_object(Bucket="films", Key="videos/b.mp4")
     second = plan_sync(list_source("s3://films/videos/", False), FollowedDomain(videos, files, {"tsk_1"}))
     ids = {video.uri: video.id for video in first.new}
@@ -165,23 +158,15 @@ def test_sources_that_are_not_allowed_are_refused(source: str, bucket: Any) -> N
 def test_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> None:
     with pytest.raises(InvalidInput, match="no videos"):
         list_source("s3://films/videos/deep", captions_from_names=False)
-    for key in ("a.mp4", "b.mp4", "b.txt", "notes.pdf"):
-        bucket.delete_object(Bucket="films", Key=f"videos/{key}")
-    bucket.delete_bucket(Bucket="films")
+    remove_bucket(bucket)
     with pytest.raises(SourceUnavailable, match="does not exist"):
         list_source("s3://films/videos/", captions_from_names=False)
 
 
 def test_bucket_that_vanishes_in_the_middle_of_a_listing_deletes_nothing(bucket: Any) -> None:
     """The bucket is deleted after its files are listed and before their texts are read."""
-
-    def vanish() -> None:
-        for key in ("a.mp4", "b.mp4", "b.txt", "notes.pdf"):
-            bucket.delete_object(Bucket="films", Key=f"videos/{key}")
-        bucket.delete_bucket(Bucket="films")
-
     with pytest.raises(SourceUnavailable, match="bucket s3://films does not exist"):
-        list_source("s3://films/videos/", False, vanish)
+        list_source("s3://films/videos/", False, lambda: remove_bucket(bucket))
 
 
 def test_command_line_reads_a_manifest_of_a_web_server(web_files: WebFiles) -> None:

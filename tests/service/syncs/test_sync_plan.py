@@ -139,11 +139,8 @@ def test_renamed_files_keep_their_videos_and_are_not_read(folder: Path, read: li
     a, b, inner = ids(domain)
     assert (summary(plan), read) == ((0, 0, 3, 0, 3), [])
     assert plan.renamed == {a: "b.mp4", b: "a.mp4", inner: "outer/Küche 1.mp4"}
-    assert {path: row.video_id for path, row in plan.rows.items()} == {
-        "a.mp4": b,
-        "b.mp4": a,
-        "outer/Küche 1.mp4": inner,
-    }
+    recorded = {row.video_id: path for path, row in plan.rows.items()}
+    assert recorded == plan.renamed
     assert plan.forgotten == [file_key(str(folder), "inner/Küche 1.mp4")]
 
 
@@ -170,9 +167,8 @@ def test_new_content_is_a_new_version_of_the_video(folder: Path) -> None:
     assert (changed.replaces, plan.rows["a.mp4"].video_id) == (ids(domain)[0], ids(domain)[0])
     files = [*rows(plan, str(folder)), *domain.files[1:]]
     for status, counts in (("pending", (0, 0, 0, 0, 2)), ("rejected", (0, 0, 0, 0, 1))):
-        sent = stored(
-            changed, folder, status=status, reason="It is damaged.", content_hash=None, task_id="tsk_2"
-        )
+        facts = {"status": status, "reason": "It is damaged.", "content_hash": None, "task_id": "tsk_2"}
+        sent = stored(changed, folder, **facts)
         again = plan_sync(found(folder), replace(domain, videos=[*domain.videos, sent], files=files))
         assert summary(again) == counts
         assert again.rejected == ({"a.mp4": "It is damaged."} if status == "rejected" else {})
@@ -262,13 +258,9 @@ def test_most_files_vanish(folder: Path) -> None:
 
 def test_rejected_file_is_sent_again_only_when_it_changes(folder: Path) -> None:
     domain = followed(folder)
-    rejected = [
-        stored(
-            VideoSpec(uri=name, id=video), folder, status="rejected", reason="It is empty.", content_hash=None
-        )
-        for name, video in zip(NAMES, ids(domain), strict=True)
-    ]
-    domain = replace(domain, videos=rejected)
+    facts = {"status": "rejected", "reason": "It is empty.", "content_hash": None}
+    specs = [VideoSpec(uri=name, id=video) for name, video in zip(NAMES, ids(domain), strict=True)]
+    domain = replace(domain, videos=[stored(spec, folder, **facts) for spec in specs])
     plan = plan_sync(found(folder), domain)
     assert (summary(plan), plan.rejected) == ((0, 0, 0, 0, 0), dict.fromkeys(NAMES, "It is empty."))
     write(folder, "a.mp4", "repaired")
