@@ -50,10 +50,9 @@ _BY_VECTOR_ID = select(
 
 
 class ResultRows(NamedTuple):
-    """Catalog rows for a list of hits.
+    """Catalog rows by vector ID for a list of hits, without deleted videos.
 
     Attributes:
-        rows: Rows by vector ID; deleted videos are missing.
         as_of: Time of the cached rows; None if the rows are current.
         not_cached: Reason by task, for tasks missing from the cache.
     """
@@ -127,11 +126,8 @@ class CatalogReadCache:
     def start(
         self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
     ) -> None:
-        """Read rows in a background thread until :meth:`close`.
-
-        Args:
-            current: Gets the current snapshot; None if there is none.
-            preload: Called with that snapshot after each update.
+        """Read rows of the current snapshot in a background thread until :meth:`close`; call ``preload`` after each
+        update.
         """
         self._is_stopped.clear()
         self._thread = Thread(
@@ -153,10 +149,9 @@ class CatalogReadCache:
     def read_results(
         self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None = None
     ) -> ResultRows:
-        """Read the rows for a list of hits, from the cache if it has current ones for all of them.
+        """Read the rows for a snapshot's hits, from the cache if it has current ones for all of them.
 
         Args:
-            snapshot: Snapshot that found them.
             edit: Number of the last edit before the search; None if unknown.
 
         Raises:
@@ -202,24 +197,17 @@ class CatalogReadCache:
             return named[-1]
 
     def videos(self, task: str) -> tuple[tuple[str, str], VideoRows]:
-        """Get a domain's versions and rows from the cache.
-
-        Raises:
-            Unavailable: The domain is not cached.
-        """
+        """Get a domain's versions and rows from the cache; raises Unavailable if the domain is not cached."""
         cached = self._cached
         if cached is None or task not in cached.videos:
             raise Unavailable("The catalog database can't be reached, and the filter needs it; try again.", 5)
         return cached.versions[task], cached.videos[task]
 
     def update(self, snapshot: SearchSnapshot) -> bool:
-        """Read the rows that changed.
+        """Read the rows that changed; raises Unavailable.
 
         Returns:
             Whether the cache is current; False if reading changed rows is not due yet.
-
-        Raises:
-            Unavailable: The catalog cannot be reached.
         """
         started = time.monotonic()
         as_of = datetime.now(UTC)
@@ -307,11 +295,7 @@ def read_rows(vector_ids: Collection[int]) -> dict[int, VideoRow]:
 
 
 def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
-    """Read the cues of transcript passages by passage ID.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Read the cues of transcript passages by passage ID; raises Unavailable."""
     with session_scope() as session:
         return read_passages(session, np.array(passages, np.int64))
 
@@ -349,13 +333,7 @@ def _read_videos(task: str) -> VideoRows:
 
 
 class VideoRow(NamedTuple):
-    """What searches read about a video.
-
-    Attributes:
-        uri: URI of its file, as submitted.
-        duration: Seconds; None if unknown.
-        metadata: User-supplied metadata.
-    """
+    """What searches read about a video: its URI as submitted, its duration in seconds, and the user's metadata."""
 
     video_id: str
     uri: str
@@ -367,8 +345,7 @@ class VideoRow(NamedTuple):
 class VideoRows:
     """Video rows packed as JSON into one buffer, which takes a fraction of the memory of Python objects.
 
-    Args:
-        rows: Vector ID and row of each video, by ascending vector ID.
+    They are given with their vector IDs, in ascending order.
     """
 
     def __init__(self, rows: Iterable[tuple[int, VideoRow]]) -> None:

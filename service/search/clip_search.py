@@ -67,11 +67,7 @@ _MIN_SPREAD = 1e-3  # lower bound on 1 - mean cosine, for shards of near-identic
 
 
 class ClipSearch:
-    """Searches by uploaded clips. Thread-safe; clips are decoded one at a time.
-
-    Attributes:
-        slots: Semaphore that limits concurrent clips.
-    """
+    """Searches by uploaded clips, one decoded at a time; ``slots`` limits those that wait. Thread-safe."""
 
     def __init__(self, settings: Settings, cache: VideoMetadataCache, caption_index: CaptionIndex) -> None:
         self.slots = BoundedSemaphore(MAX_CONCURRENT_CLIPS)
@@ -103,7 +99,6 @@ class ClipSearch:
         """Find the videos most similar to a clip.
 
         Args:
-            backbone: Backbone of the releases; the first clip loads its towers.
             upload: Video or picture; read to its end.
             query: Search parameters other than the text: ``k``, ``task``, filters and ``min_score``.
             captions: Number of captions to return for the clip; None: none.
@@ -112,7 +107,7 @@ class ClipSearch:
             InvalidInput: A parameter is invalid, or the file (field ``clip``) cannot be used.
             TooLarge: The file exceeds the maximum size.
             TooManyRequests: Too many clips are waiting.
-            Unavailable: A requested task cannot be searched, or no task can.
+            Unavailable: A requested task cannot be searched, or no task can, or the clip cannot be decoded.
         """
         (request,) = parse_requests([query], self._settings)
         most = request_limits.MAX_RESULTS
@@ -162,10 +157,7 @@ class ClipSearch:
     def decode(self, upload: BinaryIO, spec: FrameSpec) -> tuple[VideoInfo, Frames]:
         """Decode an upload: probe its media properties and sample frames ``uint8 [1, M, H, W, 3]``.
 
-        Raises:
-            InvalidInput: The file cannot be decoded.
-            TooLarge: The file exceeds the maximum size.
-            Unavailable: The decoder or the temporary folder cannot be used.
+        Raises InvalidInput, TooLarge or Unavailable as :meth:`search`.
         """
         count, size = spec
         try:

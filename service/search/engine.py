@@ -54,18 +54,6 @@ class SearchEngine:
     """Answers a process's searches. Thread-safe.
 
     A server calls :meth:`start` and :meth:`close`; a one-off command calls ``snapshots.refresh()`` once instead.
-
-    Args:
-        configured: Settings; by default the process's.
-
-    Attributes:
-        snapshots: Follows the index and holds the current snapshot.
-        scheduler: Batches concurrent searches.
-        admission: Refuses searches under overload.
-        read_cache: Cached rows of the catalog, for results.
-        metadata_cache: Video metadata for filters and moments.
-        clips: Search by uploaded clips.
-        query_reports: Reports on how well domains' own captions find their videos.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
@@ -114,10 +102,7 @@ class SearchEngine:
         mode: str | None = None,
         **parameters: Any,
     ) -> SearchResponse:
-        """Find the k videos that best match a text.
-
-        Args:
-            parameters: Other fields of :class:`~cinestrata_schemas.search.SearchQuery`.
+        """Find the k videos that best match a text, with other fields of :class:`SearchQuery` as parameters.
 
         Raises:
             InvalidInput: A parameter is invalid.
@@ -128,11 +113,7 @@ class SearchEngine:
         return self._answer(parse_requests([query], self.settings))[0]
 
     async def search_async(self, query: SearchQuery) -> SearchResponse:
-        """Run :meth:`search` without blocking the event loop. Concurrent searches share batches.
-
-        Raises:
-            InvalidInput, Unavailable: As :meth:`search`.
-        """
+        """Run :meth:`search` without blocking the event loop. Concurrent searches share batches."""
         (request,) = parse_requests([query], self.settings)
         # Filters and earlier releases may need a read, which must not delay the other searches in the batch.
         if request.cursor is None and request.filter == NO_FILTER:
@@ -230,7 +211,7 @@ class SearchEngine:
 
         Args:
             captions: Number of captions to return for the clip; None: none.
-            parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
+            parameters: Filters and ``min_score`` of :class:`SearchQuery`.
         """
         # Clip searches have no text.
         query = SearchQuery.model_construct(q="clip", k=k, task=task, **parameters)

@@ -74,11 +74,8 @@ def explain_result(
     """Break down the score that a search gives a video, whether or not it is among the first k results.
 
     Raises:
-        NotFound: There is no such video.
-        TaskNotLoaded: The snapshot does not contain the video's task.
-        Conflict: The video has no vector.
         InvalidInput: A parameter is invalid, or the search excludes the video's domain.
-        Unavailable: A task's shard cannot be searched.
+        NotFound, Conflict, Unavailable: As :func:`load_stored_vector`.
     """
     vector_id, task, _ = load_stored_vector(snapshot, video_id)
     (search,) = execute(snapshot, [request], cache)
@@ -207,8 +204,7 @@ class QueryReports:
         """Report how a domain's own captions rank their videos, with at most ``worst`` of the worst queries.
 
         Raises:
-            NotFound: There is no such task.
-            Conflict: The task is an append, or is not learned.
+            NotFound, Conflict: As :func:`sample_captions`.
             UnknownTask: The snapshot does not contain the task.
             Unavailable: The task's shard cannot be searched.
         """

@@ -28,11 +28,7 @@ Value = TypeVar("Value")
 
 
 class AdmissionControl:
-    """Admits searches to this process up to a number. Thread-safe.
-
-    Args:
-        max_admitted: Maximum number of concurrent searches; a request that comes alone is admitted, whatever its size.
-    """
+    """Admits concurrent searches up to a number; a request that comes alone always, whatever its size. Thread-safe."""
 
     def __init__(self, max_admitted: int) -> None:
         self._max_admitted = max_admitted
@@ -73,7 +69,6 @@ class BatchScheduler(Generic[Item, Result]):
     Args:
         run: Function that returns the result or the exception of each item in a batch, in order. If it raises, every
             item gets the exception.
-        lanes: Maximum number of concurrent batches.
         max_wait: Maximum wait in seconds. Items that waited longer are refused.
     """
 
@@ -123,8 +118,7 @@ class BatchScheduler(Generic[Item, Result]):
     async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
         """Run a function that may block on the catalog or the disk in a thread besides the lanes.
 
-        Raises:
-            TooManyRequests: No thread was free within ``max_wait``.
+        Raises TooManyRequests if no thread was free within ``max_wait``.
         """
         latest = time.monotonic() + self._max_wait
 

@@ -42,7 +42,6 @@ class SearchRequest:
         query: The query as sent; echoed in the response and digested for cursors.
         text: Query text, stripped of surrounding white space.
         tasks: Names or IDs of the tasks to search; None searches all tasks.
-        cursor: Where the page starts in its list; None for the first page.
         mode: Requested query mode, or the cursor's on later pages; None: the release's default.
         routes: Selection of tasks, with the server's default applied.
         field_prefix: Prefix for field names in errors: ``queries[3].`` in a batch.
@@ -92,15 +91,10 @@ class SearchRequest:
 def parse_requests(
     queries: Sequence[SearchQuery], settings: Settings, *, is_batch: bool = False
 ) -> list[SearchRequest]:
-    """Parse and validate queries.
-
-    Args:
-        queries: Queries as sent, with valid types but unchecked values.
-        settings: Limits and defaults.
-        is_batch: Whether errors name each query's position.
+    """Parse and validate queries, which have valid types but unchecked values.
 
     Raises:
-        InvalidInput: Some queries are invalid; the error lists up to 20 invalid fields.
+        InvalidInput: Some queries are invalid; the error lists up to 20 invalid fields, in a batch with their position.
     """
     requests: list[SearchRequest] = []
     errors: list[FieldError] = []
@@ -124,11 +118,7 @@ def parse_routes(value: object) -> Routes | None:
 
 
 def find_count_errors(count: int, field: str, noun: str, most: int, *, least: int = 1) -> list[FieldError]:
-    """Check a requested number of results, without echoing an absurdly long one.
-
-    Args:
-        noun: What the results are, in the plural.
-    """
+    """Check a requested number of results, given their plural noun, without echoing an absurdly long one."""
     if least <= count <= most:
         return []
     shown = f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
@@ -227,11 +217,10 @@ class Cursor(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     Attributes:
         hit_offset: Number of hits on previous pages.
-        result_offset: Number of results on previous pages; less than ``hit_offset`` if the catalog no longer had some
-            of the videos.
+        result_offset: Number of results on previous pages; less if the catalog no longer had some of the videos.
         parameters: Digests, by name, of all parameters that determine the list.
-        tasks_in_first_page: Number of likeliest tasks considered by the first page; see
-            :class:`service.search.text_search.planner.RoundPlanner`.
+        tasks_in_first_page: Number of likeliest tasks that the first page considered; see
+            :class:`.planner.RoundPlanner`.
         last: Task, ID and score of the previous page's last hit. The score leaves out the parts that change when other
             videos are deleted.
     """

@@ -75,13 +75,13 @@ _Condition = _Range | _AnyOf | _AllOf
 
 @dataclass(frozen=True)
 class VideoFilter:
-    """Conditions on videos. Hashable, so that a batch evaluates equal filters once.
+    """Conditions on videos, all of which must hold. Hashable, so that a batch evaluates equal filters once.
 
     Attributes:
-        duration: Range of the duration in seconds.
+        duration: Range in seconds.
         arrived_after: Earliest creation time of the video's task, inclusive.
         arrived_before: Latest creation time of the video's task, exclusive.
-        where: Conditions by metadata field, all of which must hold.
+        where: Conditions by metadata field.
     """
 
     duration: _Range | None = None
@@ -118,12 +118,7 @@ NO_FILTER = VideoFilter()
 def find_passing_videos(
     video_filter: VideoFilter, shards: Mapping[str, str], cache: VideoMetadataCache, field_prefix: str = ""
 ) -> dict[str, Ids | None]:
-    """Evaluate a filter on tasks.
-
-    Args:
-        shards: State of each shard to search, by task ID.
-        cache: Source of metadata.
-        field_prefix: Prefix of field names in errors.
+    """Evaluate a filter on tasks, given the states of their shards.
 
     Returns:
         Passing vector IDs by task ID; None if all videos pass. Tasks in which no video passes are left out.
@@ -146,11 +141,7 @@ def find_passing_videos(
 
 
 def parse_where_json(text: str) -> dict[str, Any]:
-    """Parse metadata conditions written as JSON in a URL.
-
-    Raises:
-        InvalidInput: The text is not a JSON object.
-    """
+    """Parse metadata conditions written as a JSON object in a URL; raises InvalidInput."""
     try:
         conditions = json.loads(text)
     except (ValueError, RecursionError):
@@ -165,11 +156,7 @@ def parse_where_json(text: str) -> dict[str, Any]:
 
 
 def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
-    """Parse and validate a query's filter fields, as far as possible without looking at videos.
-
-    Args:
-        report_error: Called with the field, message and hint of each invalid field.
-    """
+    """Parse a query's filter fields, and report the field, message and hint of invalid ones."""
     for name in ("min_duration", "max_duration"):
         seconds = getattr(query, name)
         if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
@@ -281,17 +268,11 @@ def _require_known_fields(
 
 
 def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) -> list[Facet]:
-    """Count videos by domain and by metadata value.
+    """Count distinct videos by domain and by metadata value, most frequent first.
 
     Domains come first, then the metadata fields that most videos have. Values that cannot narrow a search are left out:
     one that a single video has, and a field whose value is the same for all videos or different for nearly every one.
-
-    Args:
-        ids: ``int64``; distinct vector IDs of videos. Unknown ones are ignored.
-
-    Returns:
-        Fields with their values, most frequent first. Only the domains while the catalog is unreachable and the
-        metadata is not cached.
+    Unknown videos are ignored, and so is metadata that is not cached while the catalog is unreachable.
     """
     positions = snapshot.locate(ids)
     tasks = list(snapshot.shards)

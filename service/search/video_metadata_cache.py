@@ -34,12 +34,10 @@ MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
 
 
 class MetadataColumn:
-    """An index of one metadata field over a task's videos.
+    """An index of one metadata field over a task's videos, from (row, value) pairs.
 
-    Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``.
-
-    Args:
-        values: (row, value) pairs. Each string in a list is indexed on its own; values of other types are ignored.
+    Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``. Each string in a list is indexed
+    on its own; values of other types are ignored.
     """
 
     def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
@@ -87,14 +85,7 @@ class MetadataColumn:
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
 
     def count_values(self, rows: Ids) -> tuple[int, dict[TypedValue, int]]:
-        """Count the values of rows.
-
-        Args:
-            rows: Distinct rows.
-
-        Returns:
-            Number of rows with a value, and number of rows by (is boolean, value).
-        """
+        """Count the distinct rows with a value, and the rows by value."""
         values, starts, numbers = self._values_by_row
         last = len(starts) - 1  # later rows have no value
         first, end = starts[np.minimum(rows, last)], starts[np.minimum(rows + 1, last)]
@@ -110,10 +101,7 @@ class MetadataColumn:
 
 
 class VideoMetadata:
-    """Metadata of a task's accepted videos.
-
-    Args:
-        videos: Vector ID, duration in seconds and metadata of each video, by ascending vector ID.
+    """Metadata of a task's accepted videos, from vector ID, duration in seconds and metadata of each.
 
     Attributes:
         ids: ``int64 [n]`` ascending; the vector ID of each row.
@@ -138,10 +126,7 @@ class VideoMetadata:
 
 
 class MomentSpans:
-    """The moments of a task's videos, and when they start and end.
-
-    Args:
-        moments: Vector ID, start and end in seconds of each moment, by ascending vector ID.
+    """The moments of a task's videos, from vector ID, start and end in seconds of each.
 
     Attributes:
         ids: ``int64 [n]`` ascending vector IDs, so a video's moments are consecutive.
@@ -168,12 +153,8 @@ class VideoMetadataCache:
 
     Args:
         max_videos: Maximum number of videos whose metadata is cached; moments have the same limit.
-        read_cache: Cached rows of the catalog; None: no rows.
-        words: Words of the videos; None: no words.
-
-    Attributes:
-        read_cache: Cached rows of the catalog.
-        words: Words of the videos in the process's snapshots.
+        read_cache: Cached rows of the catalog; by default, none.
+        words: Words of the videos in the process's snapshots; by default, none.
     """
 
     def __init__(
@@ -195,13 +176,9 @@ class VideoMetadataCache:
         self._arrivals: dict[str, datetime] = {}
 
     def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
-        """Get the tasks' metadata with all edits; from cached rows while the catalog is unreachable.
+        """Get the metadata of tasks with all edits, given the states of their shards.
 
-        Args:
-            shards: Shard versions by task ID.
-
-        Raises:
-            Unavailable: The catalog is unreachable, and a task's videos are not cached.
+        While the catalog is unreachable, it is that of cached rows; raises Unavailable if there are none.
         """
         try:
             edits = self._reads.read(read_metadata_edits)
@@ -231,23 +208,11 @@ class VideoMetadataCache:
                 self.moments(task, shard.state)
 
     def metadata(self, task: str, version: str) -> VideoMetadata:
-        """Get the metadata of a task's videos.
-
-        Args:
-            version: Version of the task's shard and metadata. Metadata cached for another version is read again and
-                replaced.
-        """
+        """Get the metadata of a task's videos for a version of its shard and metadata; another version is replaced."""
         return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
 
     def moments(self, task: str, shard_state: str) -> MomentSpans:
-        """Get the moments of a task's videos.
-
-        Args:
-            shard_state: Version of the task's shard; moments are read again for a new version.
-
-        Raises:
-            Unavailable: The moments are not cached, and the catalog is unreachable.
-        """
+        """Get the moments of a task's videos for a state of its shard; raises Unavailable."""
 
         def read(_previous: MomentSpans | None) -> MomentSpans:
             self._reads.require_reachable()

@@ -64,9 +64,8 @@ def search_similar(
 
     Raises:
         InvalidInput: A parameter is invalid.
-        NotFound: There is no such video.
-        Conflict: The video has no vector, or with ``all`` there is no other comparable task.
-        Unavailable: The task's shard cannot be searched.
+        Conflict: With ``all``, there is no other comparable task.
+        NotFound, Conflict, Unavailable: As :func:`load_stored_vector`.
     """
     errors = _find_errors(k, scope, "results")
     if min_score is not None and not math.isfinite(min_score):
@@ -162,16 +161,11 @@ def _comparable_tasks(snapshot: SearchSnapshot, task: str, scope: str) -> tuple[
 def caption_video(
     snapshot: SearchSnapshot, index: CaptionIndex, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
-    """Find the k library captions nearest to a video.
-
-    Args:
-        scope: ``task`` compares captions from the video's own task; ``all``, those from every searchable task.
+    """Find the k library captions nearest to a video, in the video's own task, or with scope ``all`` in all tasks.
 
     Raises:
         InvalidInput: A parameter is invalid.
-        NotFound: There is no such video.
-        Conflict: The video has no vector.
-        Unavailable: The task's shard cannot be searched.
+        NotFound, Conflict, Unavailable: As :func:`load_stored_vector`.
     """
     if errors := _find_errors(k, scope, "captions"):
         raise InvalidInput.of(errors)
@@ -216,11 +210,7 @@ class _RankedCaption(NamedTuple):
 
 
 class CaptionIndex(SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions]):
-    """Encoded captions by encoder anchor or release, target task, source task, and query mode. Thread-safe.
-
-    Args:
-        max_bytes: Maximum memory of cached vectors.
-    """
+    """Encoded captions by encoder anchor or release, target task, source task, and query mode. Thread-safe."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         super().__init__(max_bytes, lambda captions: captions.vectors.nbytes)
@@ -234,16 +224,12 @@ class CaptionIndex(SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions
         k: int,
         own_captions: Collection[str] = (),
     ) -> tuple[list[CaptionMatch], int]:
-        """Find the distinct captions nearest to a video's vector.
+        """Find the distinct captions nearest to a video's vector; also return how many were compared.
 
         Args:
             vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
-            task: ID of the task that the captions are encoded for.
             sources: IDs of the tasks that the captions come from.
             own_captions: The video's own captions, to be marked in the result.
-
-        Returns:
-            The captions, best first, and how many were compared.
         """
         edits, mode = read_caption_edits(), snapshot.served_mode
         # The parameters that encode texts for a pinned shard never change, and neither do the vectors.

@@ -30,12 +30,9 @@ _CHUNK = 4096  # captions tokenized at a time
 
 
 class AppendedProfile(NamedTuple):
-    """Routing profile of a domain with appended videos or edited captions.
+    """Routing profile of a domain with appended videos or edited captions: ascending tokens and their values, ``[N]``.
 
-    Attributes:
-        version: Version of the shard, captions and factor that the profile was computed from.
-        tokens: Token IDs in ascending order, ``[N]``.
-        values: Their values, ``[N]``; see :func:`models.routing.routing_profiles.token_profile`.
+    ``version`` names the state of shard and captions, and the factor, that it was computed from.
     """
 
     version: str
@@ -49,15 +46,9 @@ def appended_profiles(
     vocabulary: int,
     known: Mapping[str, AppendedProfile],
 ) -> dict[str, AppendedProfile]:
-    """Compute the profiles of domains with appends or edited captions, by task.
+    """Compute the profiles of domains with appends or edited captions, by task; raises Unavailable.
 
-    Args:
-        encoder: Query encoder of the release, whose method weights routing profiles.
-        vocabulary: Size of its vocabulary.
-        known: Profiles from a previous snapshot, reused while the shard and captions are the same.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
+    Profiles that ``known``, those of a previous snapshot, has of the same shard and captions are reused.
     """
     edits = read_caption_edits()
     with session_scope() as session:
@@ -76,11 +67,9 @@ def appended_profiles(
 def profile_row(
     captions: Iterable[TokenIds], vocabulary: int, factor: float = 1.0
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Compute the tokens and values of a routing profile from captions.
+    """Compute the tokens and values of a routing profile from captions, for a vocabulary of this size.
 
-    Args:
-        vocabulary: Vocabulary size V.
-        factor: Multiplies the values; see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
+    ``factor`` is that of the encoder (:attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`).
     """
     counts = np.zeros(vocabulary, np.float32)
     for tokens in captions:
@@ -133,11 +122,7 @@ log = structlog.get_logger(__name__)
 
 
 def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
-    """Read the confidence model, as JSON, that an append refitted for a release; None without one.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Read the calibration, as JSON, that an append refitted for a release; None without one. Raises Unavailable."""
     with session_scope() as session:
         return read_calibration(session, release_id, generation)
 

@@ -37,11 +37,7 @@ _MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up if the newest is
 
 
 class GenerationLoader:
-    """Loads the backbone once, and index generations as snapshots.
-
-    Attributes:
-        backbone: Text side of the backbone that all releases share; None until loaded.
-    """
+    """Loads the backbone once, and index generations as snapshots; ``backbone`` is None until loaded."""
 
     def __init__(self, settings: Settings) -> None:
         self.backbone: QueryBackbone | None = None
@@ -61,10 +57,8 @@ class GenerationLoader:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
-        """Load the newest generation and the release that it serves.
-
-        Args:
-            previous: Current snapshot; the new snapshot shares memory with it.
+        """Load the newest generation and the release that it serves; the new snapshot shares memory with the previous
+        one.
 
         Returns:
             None if the current snapshot is up to date or nothing is published yet.
@@ -106,11 +100,7 @@ class GenerationLoader:
         return None if is_same else fresh
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Read the current IDs of tasks, from the manifest on disk, whose shards differ from a snapshot's.
-
-        Raises:
-            ShardStoreError, OSError: The index cannot be read.
-        """
+        """Read the current IDs of tasks, from the manifest on disk, whose shards differ from a snapshot's."""
         manifest, before = self._store.manifest(), snapshot.index_snapshot.manifest
         if not manifest.shards:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
@@ -126,16 +116,9 @@ class GenerationLoader:
         return changed
 
     def load_earlier(self, reason: str) -> SearchSnapshot | None:
-        """Load the last usable release before the served one. Tasks added by the served one are degraded.
+        """Load the last usable release before the served one, which is refused for a reason; None if there is none.
 
-        Args:
-            reason: Why the served release is refused.
-
-        Returns:
-            None if no release can be served.
-
-        Raises:
-            Unavailable: The catalog cannot be read.
+        Tasks that the served one added are degraded. Raises Unavailable if the catalog cannot be read.
         """
         if self.backbone is None:
             return None
@@ -180,11 +163,7 @@ _RETRY_SECONDS = 5
 
 
 class EarlierReleases:
-    """Caches snapshots of earlier releases. Thread-safe.
-
-    Args:
-        words: Words of the videos in all snapshots.
-    """
+    """Caches snapshots of earlier releases. Thread-safe."""
 
     def __init__(self, words: LibraryWords) -> None:
         self._words = words
@@ -205,9 +184,6 @@ class EarlierReleases:
         self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: QueryBackbone
     ) -> SearchSnapshot:
         """Load the snapshot of an earlier release, or get it from memory.
-
-        Args:
-            read_current: Gets the snapshot that answers new searches.
 
         Raises:
             Gone: The release is no longer kept, or is no longer served.

@@ -121,8 +121,7 @@ class TextRouting(NamedTuple):
 class QueryVectorCache:
     """Encodes texts for tasks, and caches the most recently used tokens and vectors. Thread-safe.
 
-    Args:
-        max_bytes: Approximate memory of cached vectors, and of cached tokens.
+    Cached vectors, and cached tokens, take about ``max_bytes`` each.
     """
 
     def __init__(self, encoder: QueryEncoder, max_bytes: int = _CACHE_BYTES) -> None:
@@ -143,10 +142,7 @@ class QueryVectorCache:
             self._vectors.clear()
 
     def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Tokenize each text, with start and end tokens.
-
-        If tasks share an encoding, new texts are encoded too.
-        """
+        """Tokenize each text, with start and end tokens. If tasks share an encoding, new texts are encoded, too."""
         with self._lock:
             tokens = {text: cached for text in texts if (cached := self._tokens.get(text)) is not None}
         missing = [text for text in dict.fromkeys(texts) if text not in tokens]
@@ -163,10 +159,7 @@ class QueryVectorCache:
         return [len(tokens) == 3 for tokens in self.encoder.tokenize(texts)]  # with the start and end tokens
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
-        """Get the unit vector ``float32 [dim]`` of each (text, mode, task).
-
-        Those not cached are encoded in one batch.
-        """
+        """Get the unit vector ``float32 [dim]`` of each (text, mode, task). One batch encodes those not cached."""
         is_shared = {mode: self.encoder.is_task_independent(mode) for mode in {mode for _, mode, _ in pairs}}
         keys = [(text, mode, "" if is_shared[mode] else task) for text, mode, task in pairs]
         with self._lock:
@@ -273,23 +266,15 @@ class SearchSnapshot:
         return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Find each video's task.
-
-        Args:
-            ids: ``int64``; vector IDs of videos, not of moments.
+        """Find the task of each video, not moment, by its vector ID.
 
         Returns:
-            ``int32 [len(ids)]``; positions in ``shards``, which is in learned order. -1 for videos that the snapshot
-            does not contain.
+            ``int32 [len(ids)]``; positions in ``shards``. -1 for videos that the snapshot does not contain.
         """
         return self.video_positions.locate(ids)
 
     def require_searchable(self, task: str) -> None:
-        """Check that a task is not degraded.
-
-        Raises:
-            Unavailable: The task's shard cannot be searched.
-        """
+        """Raise Unavailable if a task is degraded."""
         if task in self.degraded:
             raise self.unavailable_error(task)
 
@@ -366,12 +351,11 @@ def nearest_videos(
 ) -> list[Hits]:
     """Find each query's k best videos, or all if there are fewer, as if every vector were scored.
 
-    Hits are fetched to a growing depth, until no deeper hit can change the result. All queries share the first fetch,
-    and those that need more depth share the next.
+    Hits are fetched to a growing depth, until no deeper hit can change the result. All ``count`` queries share the
+    first fetch, and those that need more depth share the next.
 
     Args:
         search: Finds a shard's best hits, best first, then by ID, given the query numbers and the number of hits.
-        count: Number of queries.
         group: Reduces hits to videos, keeping the best score and the order.
     """
     results: dict[int, Hits] = {}
@@ -391,11 +375,9 @@ def nearest_videos(
 def search_in_parallel(
     search: Callable[[Job], Result], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
 ) -> list[Result]:
-    """Run jobs in parallel if each reads enough bytes to be worth a thread; scans release the interpreter lock.
+    """Run jobs in parallel if each reads enough bytes to be worth a thread, or if they wait for a remote server.
 
-    Args:
-        bytes_each: Bytes that one job reads, roughly.
-        remote: Whether jobs wait for a server; these always run in parallel.
+    Scans release the interpreter lock.
     """
     threads = _REMOTE_SEARCHES if remote else core_count()
     if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):

@@ -48,20 +48,19 @@ def load_snapshot(
 ) -> SearchSnapshot:
     """Read the releases of an index snapshot, encode a first query, and check the release's probes.
 
-    Shards never change, so an index snapshot can also be searched with an earlier release; the snapshot then
-    contains the tasks that this release had learned. Shards that are broken, made by another encoder, or pinned to
-    a broken release are left out and recorded in ``degraded``.
+    Shards never change, so an index snapshot can also be searched with an earlier release; the snapshot then contains
+    the tasks that this release had learned. Shards that are broken, made by another encoder, or pinned to a broken
+    release are left out and recorded in ``degraded``.
 
     Args:
         release_id: ID of a release in the manifest; the served one by default.
-        other: Snapshot of the same library with the same backbone. Releases never change, so its loaded releases
-            are reused without rereading or rechecking them. It is not modified.
+        other: Snapshot of the same library and backbone. Releases never change, so those that it has are not read
+            again.
 
     Raises:
-        ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
-            shard.
-        Unavailable: The catalog cannot be read. Scores without appended and edited captions would differ from
-            previous ones of the same generation.
+        ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable shard.
+        Unavailable: The catalog cannot be read. Scores without appended and edited captions would differ from previous
+            ones of the same generation.
     """
     release_id = release_id or index_snapshot.served_release_id
     is_newest = release_id == index_snapshot.release_id
@@ -132,11 +131,7 @@ def load_snapshot(
 
 
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
-    """Update the routing profiles to captions edited since; None if there were no edits.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
-    """
+    """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
     known, encoder = snapshot.appended_profiles, snapshot.query_vectors.encoder
     appended = appended_profiles(snapshot.shards, encoder, snapshot.router.profiles.vocabulary, known)
     changed = {task: row for task, row in appended.items() if row is not known.get(task)}
@@ -147,12 +142,9 @@ def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
 
 
 def with_current_confidence(snapshot: SearchSnapshot) -> SearchSnapshot | None:
-    """Adopt the calibration that an append stored since; None if there is no new one.
+    """Adopt the calibration that an append stored since; None if there is no new one. Raises Unavailable.
 
     A resumed append stores its calibration without a new generation of the index.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
     """
     if not snapshot.appended_profiles:
         return None
@@ -197,8 +189,6 @@ class SnapshotLineage:
     are degraded.
 
     Args:
-        index_snapshot: Snapshot that contains the releases.
-        vocabulary: Vocabulary size V of the backbone.
         known: Contributions already in memory, by release ID.
 
     Attributes:
@@ -216,11 +206,7 @@ class SnapshotLineage:
         self._known = known
 
     def __call__(self, release_id: str) -> TaskLineage:
-        """Read the contribution of a release, or reconstruct it.
-
-        Raises:
-            ModelError, ShardStoreError, OSError: The contribution cannot be read, and the release made no shard.
-        """
+        """Read the contribution of a release, or reconstruct it; raises the cause if the release made no shard."""
         try:
             self.contributions[release_id] = self._known.get(release_id) or read_lineage(
                 self._index_snapshot.release_folder(release_id, files=LINEAGE_FILES)
@@ -250,9 +236,6 @@ class PinnedReleases(Mapping[str, ReleaseState]):
     """The release that made each task's shard, by task ID, read on access.
 
     None is cached: releases may be large, and encoders keep little of them.
-
-    Args:
-        read: Reads the release of a task.
     """
 
     def __init__(self, tasks: Iterable[str], read: Callable[[str], ReleaseState]) -> None:
@@ -285,10 +268,8 @@ def pinned_query_releases(
 ) -> PinnedReleases:
     """Get the query side of the release that made each task's shard.
 
-    If that release is broken, the current one takes its place so that other tasks can be served.
-
-    Args:
-        broken: Filled with the reason, by task ID, for accessed tasks whose release cannot be read.
+    If that release is broken, the current one takes its place so that other tasks can be served, and ``broken`` gets
+    the reason.
     """
     shards = index_snapshot.manifest.shards
 
@@ -314,12 +295,10 @@ def check_probes(
     """Compare a release's answers to its probe queries with those recorded when it was learned.
 
     Encodes one batch of short texts and searches only the newest shard. Tasks without a served shard and deleted
-    vectors are skipped.
+    vectors are skipped, and a release without probes is accepted.
 
     Args:
-        folder: Folder of the release. A release without probes is accepted.
         encode: Computes the query vector ``float32 [dim]`` of each (text, mode, task).
-        shards: Served shards by task ID.
         modes: Query modes that the release offers.
 
     Raises:

@@ -55,9 +55,6 @@ class SnapshotManager:
     No request waits for a new generation or sees two of them. A generation that cannot be served is refused: the
     current snapshot stays, and a process without one falls back to an earlier release.
 
-    Args:
-        words: Words of the videos in all snapshots; they follow the current one.
-
     Attributes:
         last_error: Why the newest generation or the backbone cannot be loaded; None if it is loaded.
         retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None if none is due.
@@ -112,11 +109,7 @@ class SnapshotManager:
     # -- access -------------------------------------------------------------------------------------------------
 
     def current(self) -> SearchSnapshot:
-        """Get the snapshot that answers new searches.
-
-        Raises:
-            Unavailable: No snapshot is loaded.
-        """
+        """Get the snapshot that answers new searches; raises Unavailable if none is loaded."""
         if self._current is None and self._has_looked and self._loader.stamp() != self._seen_stamp:
             self._refresh_in_time()  # the first task was just published
         if self._current is not None:
@@ -134,11 +127,8 @@ class SnapshotManager:
     def changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
         """Read the stored, undeleted IDs from the manifest on disk, without loading a release or reading the catalog.
 
-        Args:
-            snapshot: Snapshot that found the hits.
-
         Returns:
-            Vector IDs by task ID, for tasks whose shards differ from the snapshot's.
+            Vector IDs by task ID, for tasks whose shards differ from those of the snapshot that found the hits.
 
         Raises:
             Unavailable: The index cannot be read.
@@ -168,12 +158,9 @@ class SnapshotManager:
         return self._earlier.load(release_id, self.current, self.backbone_of_snapshots())
 
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
-        """Load the generation with a task that the catalog already reports as ready.
+        """Load the generation with a task that the catalog already reports as ready, but the used snapshot lacks.
 
         The catalog marks a task ready right after its shard is published, so a snapshot may lag until the next poll.
-
-        Args:
-            used: Snapshot that lacks the task.
 
         Returns:
             A snapshot newer than the given one; None if the catalog has no such ready task.
@@ -229,14 +216,11 @@ class SnapshotManager:
     # -- loading ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Load the newest generation if the manifest has changed; otherwise return after one ``stat``.
+        """Load the newest generation if the manifest has changed, and return whether the current snapshot was replaced.
 
         A generation that cannot be served is refused and recorded in :attr:`last_error`. The current snapshot then
         stays; a process without one loads an earlier release. While the catalog cannot be read, nothing is loaded: the
         new snapshot would lack appended and edited captions that the current one may have.
-
-        Returns:
-            Whether the current snapshot was replaced.
         """
         with self._refresh_lock:
             stamp = self._loader.stamp()
@@ -288,10 +272,7 @@ class SnapshotManager:
         return reason
 
     def refresh_captions(self) -> bool:
-        """Update the routing profiles of domains with edited captions, and the calibration from appends.
-
-        Returns:
-            Whether the current snapshot was replaced.
+        """Update routing profiles to edited captions, and the calibration to appends; return whether anything changed.
 
         Raises:
             Unavailable: The catalog cannot be read.
@@ -326,12 +307,9 @@ class SnapshotManager:
         return fresh
 
     def verify_next_shard(self) -> bool:
-        """Verify one served shard's checksums; a damaged shard is set aside.
+        """Verify one served shard's checksums, and set a damaged shard aside; return whether there was one to verify.
 
         Readiness does not wait for this: reading a large library takes minutes.
-
-        Returns:
-            Whether there was a shard to verify.
         """
         snapshot = self._current
         unread = snapshot.index_snapshot.unverified_segments if snapshot else []

@@ -109,8 +109,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
     """Encode where the next page starts.
 
     The score of the page's last hit leaves out the prior bonus of its domain and the evidence of missing words, which
-    change for the whole domain when videos with the words are deleted. So later pages can find its rank even if it is
-    deleted.
+    change for the whole domain when videos are deleted. So later pages can find its rank even if it is deleted.
     """
     cursor = search.request.cursor
     last = search.page[-1]
@@ -193,9 +192,7 @@ def build_results(
 ) -> list[SearchResult]:
     """Join hits, best first, with their catalog rows by vector ID. Hits without a row (deleted videos) are dropped.
 
-    Args:
-        search: Text search that found them; its confidence, moments and words are added.
-        passages: Cues of transcript passages by ID.
+    The confidence, moments and words of a text search are added, with the cues of passages by ID.
     """
     results: list[SearchResult] = []
     first_rank, confidence, moments, matched = 1, UNKNOWN_CONFIDENCE, {}, set[int]()
@@ -246,16 +243,10 @@ def _spoken(texts: Sequence[MatchedText], duration: float | None) -> VideoMoment
 def find_best_moments(
     search: TextSearch, hits: Sequence[Hit], max_moments: int
 ) -> dict[int, list[MomentMatch]]:
-    """Find each video's best moments, best first, then by time.
+    """Find each video's best moments, best first, then by time, by the video's vector ID.
 
-    All moments of the videos are scored, because only some of them may be among the hits.
-
-    Args:
-        search: Search with the query vectors of the tasks that may have moments; hits of other tasks are ignored.
-        max_moments: Maximum number of moments per video.
-
-    Returns:
-        Moments by the video's vector ID.
+    All moments of the videos are scored, because only some of them may be among the hits. Hits of tasks without a query
+    vector are ignored.
     """
     snapshot, moments_by_video = search.snapshot, dict[int, list[MomentMatch]]()
     for task in dict.fromkeys(hit.task for hit in hits if hit.task in search.query_vectors):
@@ -284,14 +275,11 @@ def find_best_moments(
 
 
 def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidence:
-    """Compute the confidence of a list and of each hit.
+    """Compute the confidence of a list of hits, from the first one on, and of each hit.
 
     The calibration turns the visual score of a hit into log-odds that it is right; the evidence of its words is added.
     A video matches if its texts match all terms, if it is likely right and has some of the words, or if its visual
     score is high and the calibration says that some video's is.
-
-    Args:
-        hits: Hits of the search, from the first one on.
     """
     with_all_terms = _videos_with_all_terms(search)
     model = search.calibration

@@ -70,23 +70,18 @@ class TextSearch:
     """A search, from its request to the answer.
 
     Attributes:
-        snapshot: Snapshot that the search uses from its first round to its answer.
-        cache: Source of metadata for filters and moments.
         edit: Number of the last edit before the search; None if unknown.
         calibration: The release's calibration for the query mode; None if it has none.
-        words: Words of the query and their evidence.
         routing: Weights of the candidate tasks, from bounded evidence and the words of their videos.
         unbounded_routing: Weights from the evidence without bounds, which the calibration uses.
         allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
             video are left out.
-        planner: Orders the tasks and holds the hits so far.
         round: Tasks to search next; empty when the search is complete.
         nearest: Nearest videos by cosine alone, by searched task.
         query_vectors: Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
         ranked: Hits of the completed search that pass its thresholds, from the first page on.
         offset: Number of hits on previous pages; once the search is complete, without those deleted since.
         end: Number of hits up to the end of this page.
-        confidence: Confidence of the list and of its hits.
         moments: Best moments of the page's videos, by vector ID.
         times: Milliseconds by stage; a shared batch's time is divided equally among its searches.
     """
@@ -311,10 +306,9 @@ def _find_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: st
 
 
 def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None:
-    """Run the next round of each search on a snapshot.
+    """Run the next round of each search on a snapshot, with one batch for the texts of all rounds.
 
-    The texts of all rounds are encoded in one batch. If it is full, the last searches keep their rounds for the next
-    call.
+    If the batch is full, the last searches keep their rounds for the next call.
     """
     batch: list[TextSearch] = []
     size = 0

@@ -98,18 +98,12 @@ class RoundPlanner:
         prior_bonuses: Their prior bonuses, ``[T]``.
         searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.
         depth: Number of hits to find, each from a different video.
-        min_score: Lowest score of a hit; None accepts all scores.
-        routes: Selection of tasks.
-        limits: Limits for the snapshot's encoder.
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
         words: Highest evidence of texts in each task, ``[T]``; None without words.
-        visual: Conversion of cosines to scores.
 
     Attributes:
-        depth: Number of hits to find.
         searched: Tasks in the rounds so far.
-        prior_bonuses: Prior bonuses of all candidate tasks by task ID.
     """
 
     def __init__(

@@ -52,12 +52,6 @@ _Mark = tuple[int, int, int]  # start and end in a text, and index of the query'
 class QueryWords:
     """The words of a query, corrected where they are misspelled, and their evidence for the videos of a snapshot.
 
-    Args:
-        typed: The query as typed.
-        texts: Texts of the library; its words are the possible corrections.
-        captions: Caption facts for the snapshot's tasks.
-        tasks: Tasks to search.
-
     Attributes:
         units: Words and quoted phrases.
         text: The text to encode: with corrected words and without punctuation.
@@ -145,10 +139,7 @@ class QueryWords:
         The groups hold the videos with more evidence than captioned videos without a matched text. A few videos form
         one group, and all are found. Many are grouped by equal evidence, because a word is the same evidence for most
         videos that have it, and only the nearest in each group are found. If there are more values, groups have similar
-        evidence. The best groups that fill a list suffice.
-
-        Args:
-            depth: Length of the list.
+        evidence. The best groups that fill a list of the given depth suffice.
         """
         index = self._tasks[task]
         matched = slice(self._starts[index], self._starts[index + 1])
@@ -282,11 +273,7 @@ class QueryWords:
     def matched_texts(
         self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
     ) -> list[MatchedText]:
-        """Show a video's matching texts, best first; at most :data:`_MAX_TEXTS`.
-
-        Args:
-            passage: Cues of its transcript passage with the words.
-        """
+        """Show a video's matching texts, also those of the transcript passage with the words, best first."""
         matching: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
         part = self._shortest_part(passage) if passage else ()
         spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
@@ -407,12 +394,9 @@ def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[Ti
 
 
 def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
-    """Find at most k words that begin with a query's last word, most frequent first.
+    """Find at most k words that begin with a query's last word, most frequent first; raises InvalidInput.
 
     There is none to complete after a space or punctuation mark.
-
-    Raises:
-        InvalidInput: The query is too long, or k is out of range.
     """
     errors: list[FieldError] = []
     if len(q) > request_limits.MAX_QUERY_CHARS:

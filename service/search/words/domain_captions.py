@@ -21,12 +21,11 @@ class VideoPositions:
     """Maps videos to their tasks' positions.
 
     Args:
-        videos: Each task's video vector IDs, without moments; a video belongs to one task.
+        videos: Each of T tasks' video vector IDs, without moments; a video belongs to one task.
 
     Attributes:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
-        by_task: ``int64 [n]``; vector IDs task by task, ascending within each.
-        starts: ``int64 [T + 1]``; start of each of T tasks in ``by_task``.
+        by_task: ``int64 [n]``; vector IDs task by task, ascending within each; task t starts at ``starts[t]``.
         counts: ``int64 [T]``; number of videos in each task.
     """
 
@@ -110,22 +109,14 @@ class DomainCaptions:
         return self._positions.by_task[own][~self._is_captioned[own]]
 
     def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Check whether each video has a caption.
-
-        Args:
-            videos: Vector IDs of videos in the snapshot.
-            positions: Positions of their tasks.
-        """
+        """Check whether each video of the snapshot has a caption, given the positions of their tasks."""
         found = self.uncaptioned_counts[positions] == 0
         (unknown,) = np.nonzero(~found)
         found[unknown] = self._is_captioned[self._positions.places(videos[unknown])]
         return np.asarray(found)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
-        """Update the facts to a new state of the words.
-
-        Statistics are kept until enough texts were added or removed.
-        """
+        """Update the facts to new words; statistics are kept until enough texts were added or removed."""
         if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
             return DomainCaptions(words, self._positions)
         if words.captioned_version == self.version:

@@ -69,9 +69,7 @@ _NONE = np.empty(0, np.int64)
 class RelevanceFeedback:
     """The positive and negative feedback of a library: texts that people confirmed or refused; immutable.
 
-    Args:
-        texts: Texts by vector ID, each with the key of its words, for videos that have any; negative ones have negative
-            votes.
+    Texts are given by vector ID, each with the key of its words; negative ones have negative votes.
     """
 
     def __init__(self, texts: Mapping[int, Sequence[tuple[str, VideoText]]] = MappingProxyType({})) -> None:
@@ -116,11 +114,7 @@ class RelevanceFeedback:
 
 
 class TranscriptWords:
-    """An index of transcript passages. Immutable.
-
-    Attributes:
-        index: Words of passages, which use the IDs of moments (:mod:`index.vector_ids`).
-    """
+    """An index of transcript passages, which use the IDs of moments (:mod:`index.vector_ids`). Immutable."""
 
     def __init__(self, index: WordIndex, counts: Mapping[int, int]) -> None:
         self.index = index
@@ -132,11 +126,7 @@ class TranscriptWords:
         return cls(WordIndex.empty(), {})
 
     def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
-        """Replace the transcripts of videos.
-
-        Args:
-            passages: Cues of each video's passages, by vector ID; a video without passages is removed.
-        """
+        """Replace the transcripts of videos by the cues of their passages; a video without passages is removed."""
         texts: dict[int, list[VideoText]] = {}
         counts = dict(self._counts)
         for video, parts in passages.items():
@@ -157,12 +147,7 @@ def spoken_text(cues: Sequence[TimedText]) -> str:
 
 
 class ReadTexts(NamedTuple):
-    """Texts by vector ID, also for videos without any.
-
-    Attributes:
-        texts: Texts of each video.
-        passages: Cues of each video's transcript passages.
-    """
+    """Texts by vector ID, also for videos without any, and the cues of each video's transcript passages."""
 
     texts: dict[int, Sequence[VideoText]]
     passages: dict[int, list[list[TimedText]]]
@@ -177,8 +162,6 @@ class LibraryTexts(NamedTuple):
     """The texts of a library as of one time; replaced as a whole.
 
     Attributes:
-        words: Index of the videos' texts.
-        transcripts: Index of their transcripts.
         feedback: Texts that people confirmed or refused.
         videos: ``int64``, ascending; vector IDs of the videos.
         edit: Number of the last edit in the index; None before the first videos.
@@ -214,11 +197,7 @@ class LibraryTexts(NamedTuple):
 
 
 class LibraryWords:
-    """The words of a process's searchable videos. Thread-safe.
-
-    Args:
-        reads: Catalog reads, whose wait is bounded.
-    """
+    """The words of a process's searchable videos. Thread-safe."""
 
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
@@ -229,10 +208,11 @@ class LibraryWords:
         self._replacement = Lock()  # for the state; not held while many videos are read
 
     def prepare(self, videos: Ids) -> None:
-        """Add the texts of videos that the index lacks. Searches continue meanwhile.
+        """Add the texts of videos that the index lacks, before a snapshot of them is served. Searches continue
+        meanwhile.
 
         Args:
-            videos: ``int64``, ascending and distinct; vector IDs of all videos in a snapshot about to be served.
+            videos: ``int64``, ascending and distinct; vector IDs of all videos in the snapshot.
 
         Raises:
             Unavailable: The catalog cannot be read. The videos read so far are in the index.
@@ -253,10 +233,9 @@ class LibraryWords:
                     )
 
     def captions_of(self, positions: VideoPositions, words: WordIndex | None = None) -> DomainCaptions:
-        """Get the caption facts for a snapshot's videos; counted before it is served, no search waits for them.
+        """Get the caption facts for a snapshot's videos and some words, the newest by default.
 
-        Args:
-            words: Words that the facts are for; the newest by default.
+        They are counted before the snapshot is served, so no search waits for them.
         """
         words = words or self._state.words
         with self._captions_lock:
@@ -276,11 +255,9 @@ class LibraryWords:
                 self._state = self._state.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
     def follow_edits(self) -> int | None:
-        """Read all edits committed before the call.
+        """Read all edits committed before the call, and return the number of the last one.
 
-        Returns:
-            Number of the last edit; None before the first videos, or if the catalog is unreachable: the words then
-            lack later edits.
+        None before the first videos, or if the catalog is unreachable: the words then lack later edits.
         """
         edit = self._state.edit
         if edit is None:
@@ -319,15 +296,9 @@ class LibraryWords:
 
 
 def read_texts(videos: Ids) -> ReadTexts:
-    """Read the texts and transcripts of videos from the catalog.
+    """Read the texts and transcripts of videos, given by ascending vector ID; raises Unavailable.
 
     Damaged captions or metadata yield no texts, and neither does a deleted video.
-
-    Args:
-        videos: ``int64``, ascending; vector IDs.
-
-    Raises:
-        Unavailable: The catalog cannot be read.
     """
     found = ReadTexts.none(videos)
     for batch in batches(videos, _IDS_PER_QUERY):
@@ -351,9 +322,6 @@ def read_feedback_texts(session: Session, videos: Sequence[int]) -> dict[int, li
     """Read the texts of videos that people confirmed or refused, most votes first; refused ones have negative votes.
 
     A text's votes are the callers who confirmed it minus those who refused it. A text without a majority is left out.
-
-    Args:
-        videos: Vector IDs, ascending.
     """
     votes: dict[tuple[int, str], int] = {}
     texts: dict[tuple[int, str, str], str] = {}
@@ -395,9 +363,6 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
     Captions come first, then metadata values: strings and numbers, also those in lists and in objects, whose field is
     ``outer.inner``. Booleans are skipped. The file name loses its extension; a camel-case name is also added as
     separate words.
-
-    Args:
-        metadata: User-supplied metadata.
     """
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
     if metadata:  # most videos have none, and libraries are large
