@@ -126,9 +126,7 @@ class CatalogReadCache:
     def start(
         self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
     ) -> None:
-        """Read rows of the current snapshot in a background thread until :meth:`close`; call ``preload`` after each
-        update.
-        """
+        """Read the current snapshot's rows in a background thread, and call ``preload`` after each update."""
         self._is_stopped.clear()
         self._thread = Thread(
             target=self._follow, args=(current, preload), name="catalog-read-cache", daemon=True

@@ -36,7 +36,6 @@ from media import (
     load_frames,
 )
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.query_backbone import QueryBackbone
 from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
@@ -91,7 +90,6 @@ class ClipSearch:
     def search(
         self,
         snapshot: SearchSnapshot,
-        backbone: QueryBackbone,
         upload: BinaryIO,
         query: SearchQuery,
         captions: int | None,
@@ -120,7 +118,7 @@ class ClipSearch:
                 "Other clip searches are running; try again in a moment.", _BUSY_RETRY_SECONDS
             )
         try:
-            towers = backbone.towers()
+            towers = snapshot.backbone.towers()  # the first clip loads them
             info, frames = self.decode(upload, towers.spec)
             decoded = time.perf_counter()
             vectors, broken = self._embed(snapshot, towers, frames, tasks)

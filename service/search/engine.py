@@ -215,12 +215,9 @@ class SearchEngine:
         """
         # Clip searches have no text.
         query = SearchQuery.model_construct(q="clip", k=k, task=task, **parameters)
-
-        def search(snapshot: SearchSnapshot) -> ClipSearchResponse:
-            backbone = self.snapshots.backbone_of_snapshots()
-            return self.clips.search(snapshot, backbone, upload, query=query, captions=captions)
-
-        return self._with_loaded_tasks(search)
+        return self._with_loaded_tasks(
+            lambda snapshot: self.clips.search(snapshot, upload, query=query, captions=captions)
+        )
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
         """Find the k library captions nearest to a video; see :mod:`service.search.video_search`."""

@@ -261,9 +261,8 @@ def _outcome(
         hits = [hit for hit in hits if hit.id != caption.vector_id]
         video = np.array([caption.vector_id])
         cosine = float(fold.query_vectors(video)[0] @ fold.video_vectors(video)[0])
-        score = search.snapshot.visual_score.nats(cosine)
-        described = planner.with_bonus(Hit(task_id, caption.vector_id, score))
-        hits = sorted([*hits, described], key=planner.rank_key)
+        score = search.snapshot.visual_score.nats(cosine) + planner.bonus(task_id)
+        hits = sorted([*hits, Hit(task_id, caption.vector_id, score)], key=planner.rank_key)
     hits = hits[:depth]
     rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
     weight = math.exp(search.routing.weights.get(task_id, -math.inf))

@@ -274,7 +274,7 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     one that a single video has, and a field whose value is the same for all videos or different for nearly every one.
     Unknown videos are ignored, and so is metadata that is not cached while the catalog is unreachable.
     """
-    positions = snapshot.locate(ids)
+    positions = snapshot.video_positions.locate(ids)
     tasks = list(snapshot.shards)
     order = np.argsort(positions, kind="stable")
     places, starts = np.unique(positions[order], return_index=True)

@@ -57,8 +57,7 @@ class GenerationLoader:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
-        """Load the newest generation and the release that it serves; the new snapshot shares memory with the previous
-        one.
+        """Load the newest generation and the release that it serves, sharing memory with the previous snapshot.
 
         Returns:
             None if the current snapshot is up to date or nothing is published yet.
@@ -180,9 +179,7 @@ class EarlierReleases:
             self._cached.clear()
             yield
 
-    def load(
-        self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: QueryBackbone
-    ) -> SearchSnapshot:
+    def load(self, release_id: str, read_current: Callable[[], SearchSnapshot]) -> SearchSnapshot:
         """Load the snapshot of an earlier release, or get it from memory.
 
         Raises:
@@ -202,7 +199,7 @@ class EarlierReleases:
             if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
                 raise _gone("The release of this list is no longer served.")
             try:
-                snapshot = load_snapshot(current.index_snapshot, backbone, release_id, other=current)
+                snapshot = load_snapshot(current.index_snapshot, current.backbone, release_id, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{reason} intact: {error}.") from error
             except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full

@@ -25,6 +25,7 @@ from index.index_snapshot import IndexSnapshot
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import is_moment, video_ids_of
 from models.backbones.backbone_description import TokenIds
+from models.backbones.query_backbone import QueryBackbone
 from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import TaskLineage
@@ -194,7 +195,6 @@ class SearchSnapshot:
         release_id: ID of the release that encodes queries: the newest, a pinned or an earlier one.
         shards: Searchable shards by task ID, in learned order.
         degraded: Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
-        modes: Query modes that the release's method offers.
         router_positions: Position of each task in the router, by task ID.
         router: Router of the release, with appended and edited captions added.
         query_vectors: Query encoder of the release, with its cache.
@@ -208,11 +208,11 @@ class SearchSnapshot:
     """
 
     index_snapshot: IndexSnapshot
+    backbone: QueryBackbone
     release_id: str
     shards: Mapping[str, SearchableShard]
     task_names: Mapping[str, str]
     degraded: dict[str, str]
-    modes: tuple[str, ...]
     router_positions: Mapping[str, int]
     router: Router
     query_vectors: QueryVectorCache
@@ -236,6 +236,11 @@ class SearchSnapshot:
         return self.visual_score is not DEFAULT_VISUAL_SCORE
 
     @property
+    def modes(self) -> tuple[str, ...]:
+        """Query modes that the release's method offers."""
+        return self.query_vectors.encoder.modes
+
+    @property
     def served_mode(self) -> QueryMode:
         """Default query mode: the one with the least forgetting."""
         return cast(QueryMode, self.modes[-1])
@@ -252,7 +257,7 @@ class SearchSnapshot:
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Position in ``shards`` by task ID, as :meth:`locate` uses it."""
+        """Position in ``shards`` by task ID."""
         return {task: position for position, task in enumerate(self.shards)}
 
     @cached_property
@@ -264,14 +269,6 @@ class SearchSnapshot:
     def degraded_by_name(self) -> dict[str, str]:
         """Why tasks cannot be searched, by task name."""
         return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
-
-    def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Find the task of each video, not moment, by its vector ID.
-
-        Returns:
-            ``int32 [len(ids)]``; positions in ``shards``. -1 for videos that the snapshot does not contain.
-        """
-        return self.video_positions.locate(ids)
 
     def require_searchable(self, task: str) -> None:
         """Raise Unavailable if a task is degraded."""

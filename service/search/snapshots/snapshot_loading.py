@@ -112,11 +112,11 @@ def load_snapshot(
     check_probes(folder, release_id, query_vectors, shards, encoder.modes)
     return SearchSnapshot(
         index_snapshot=index_snapshot,
+        backbone=backbone,
         release_id=release_id,
         shards=shards,
         task_names=task_names,
         degraded=degraded,
-        modes=encoder.modes,
         router_positions=router_positions,
         router=Router(profiles),
         query_vectors=query_vectors,

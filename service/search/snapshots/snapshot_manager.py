@@ -13,7 +13,6 @@ from cinestrata_schemas.operations import Readiness
 from cinestrata_schemas.problems import Action
 from index.arrays import Ids
 from index.errors import ShardStoreError
-from models.backbones.query_backbone import QueryBackbone
 from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import read_caption_edits
 from service.catalog.task_names import find_task
@@ -95,17 +94,6 @@ class SnapshotManager:
         for thread in self._threads:
             thread.join(timeout=5)
 
-    @property
-    def backbone(self) -> QueryBackbone | None:
-        """Text side of the backbone that all releases share; None until loaded."""
-        return self._loader.backbone
-
-    def backbone_of_snapshots(self) -> QueryBackbone:
-        """Get the backbone that loaded this process's snapshots; there must be one."""
-        if self.backbone is None:
-            raise AssertionError("a snapshot is loaded with a backbone")
-        return self.backbone
-
     # -- access -------------------------------------------------------------------------------------------------
 
     def current(self) -> SearchSnapshot:
@@ -155,7 +143,7 @@ class SnapshotManager:
         current = self.current()
         if release_id == current.release_id:
             return current
-        return self._earlier.load(release_id, self.current, self.backbone_of_snapshots())
+        return self._earlier.load(release_id, self.current)
 
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
         """Load the generation with a task that the catalog already reports as ready, but the used snapshot lacks.
@@ -190,7 +178,7 @@ class SnapshotManager:
         A process with an empty library is ready: a client that awaits readiness before posting the first task would
         otherwise wait forever.
         """
-        snapshot, error, is_loaded = self._current, self.last_error, self.backbone is not None
+        snapshot, error, is_loaded = self._current, self.last_error, self._loader.backbone is not None
         if snapshot is not None or error is not None:
             index_state = error or "ok"
         else:

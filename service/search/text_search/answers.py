@@ -99,9 +99,8 @@ def _find_page_start(search: TextSearch) -> int:
     if last.task not in planner.prior_bonuses:
         return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its rank.
-    end = planner.rank_key(
-        planner.with_bonus(replace(last, score=last.score + search.words.absent(last.task)))
-    )
+    score = last.score + search.words.absent(last.task) + planner.bonus(last.task)
+    end = planner.rank_key(replace(last, score=score))
     return sum(planner.rank_key(hit) < end for hit in search.ranked[:count])
 
 
@@ -113,6 +112,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
     """
     cursor = search.request.cursor
     last = search.page[-1]
+    score = last.score - search.planner.bonus(last.task) - search.words.absent(last.task)
     return str(
         Cursor(
             release=search.snapshot.release_id,
@@ -122,7 +122,7 @@ def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
             result_offset=search.request.results_before + results,
             parameters=search.request.parameter_digests,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else search.planner.reached_tasks,
-            last=(last.task, last.id, search.planner.without_bonus(last) - search.words.absent(last.task)),
+            last=(last.task, last.id, score),
         )
     )
 

@@ -171,7 +171,7 @@ def start_searches(
         texts = cache.words.texts
         captions = cache.words.captions_of(snapshot.video_positions, texts.words)
     else:
-        edit, texts = None, LibraryTexts.empty()
+        edit, texts = None, LibraryTexts()
         captions = DomainCaptions.unknown(snapshot.video_positions)
     words = [
         QueryWords(request.text, texts, captions=captions, snapshot=snapshot, tasks=searched)

@@ -26,7 +26,7 @@ less than many small ones. ``docs/ranking.md`` lists the limits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -225,13 +225,9 @@ class RoundPlanner:
         is_in_later_tier = self._ranks[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
-    def without_bonus(self, hit: Hit) -> float:
-        """Subtract the task's prior bonus from a hit's score: bonuses change when a domain loses its last video."""
-        return hit.score - float(np.float32(self.prior_bonuses[hit.task]))
-
-    def with_bonus(self, hit: Hit) -> Hit:
-        """Add the task's prior bonus to a hit's score."""
-        return replace(hit, score=hit.score + float(np.float32(self.prior_bonuses[hit.task])))
+    def bonus(self, task: str) -> float:
+        """Get a task's prior bonus with the precision of scores; it changes when a domain loses its last video."""
+        return float(np.float32(self.prior_bonuses[task]))
 
     def _lowest_useful_score(self) -> float:
         """Compute the score that a new hit must reach to change the results."""

@@ -114,7 +114,7 @@ class QueryWords:
 
     def log_odds_without_captions(self, videos: Ids) -> npt.NDArray[np.float32]:
         """Look up what lack of captions adds to the evidence for videos; 0 with captions, ``[len(videos)]``."""
-        domains = self._snapshot.locate(videos)
+        domains = self._snapshot.video_positions.locate(videos)
         are_captioned = self._captions.are_captioned(videos, domains)
         return np.where(are_captioned, np.float32(0), self._evidence.unknown[domains])
 
@@ -175,7 +175,7 @@ class QueryWords:
         # Of a unit so common that some of its texts are not matches, captions have their share.
         share = self._captions.statistics.captions / max(1, matches.documents)
         captions[is_partial] = np.maximum(captions, matches.frequencies * share)[is_partial]
-        domains = self._snapshot.locate(matches.videos)
+        domains = self._snapshot.video_positions.locate(matches.videos)
         matches, domains = matches.select(is_searched[domains]), domains[is_searched[domains]]
         evidence = word_evidence(
             matches,
@@ -203,7 +203,7 @@ class QueryWords:
         matches = transcripts.lookup(self.units, required_units)
         log_odds, says_all = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
         videos = video_ids_of(matches.videos)
-        domains = self._snapshot.locate(videos)
+        domains = self._snapshot.video_positions.locate(videos)
         (rows,) = np.nonzero((log_odds > 0) & is_searched[domains])
         # Each video's best passage; on a tie, the first.
         rows = rows[np.lexsort((matches.videos[rows], -log_odds[rows], videos[rows]))]
@@ -226,13 +226,13 @@ class QueryWords:
 
     def _searched(self, videos: Ids, is_searched: npt.NDArray[np.bool_]) -> tuple[Ids, npt.NDArray[np.int32]]:
         """Select the videos of searched tasks, with the indices of their tasks."""
-        domains = self._snapshot.locate(videos)
+        domains = self._snapshot.video_positions.locate(videos)
         return videos[is_searched[domains]], domains[is_searched[domains]]
 
     def _unmatched(self, videos: Ids, evidence: WordEvidence | None = None) -> npt.NDArray[np.float32]:
         """Look up the evidence for videos of the snapshot if no text of theirs matched, ``[len(videos)]``."""
         evidence = evidence or self._evidence
-        domains = self._snapshot.locate(videos)
+        domains = self._snapshot.video_positions.locate(videos)
         are_captioned = self._captions.are_captioned(videos, domains)
         return np.where(are_captioned, evidence.absent[domains], evidence.unknown[domains])
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from posixpath import splitext
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -66,14 +66,14 @@ _VERDICTS = (
 _NONE = np.empty(0, np.int64)
 
 
+@dataclass(frozen=True)
 class RelevanceFeedback:
     """The positive and negative feedback of a library: texts that people confirmed or refused; immutable.
 
     Texts are given by vector ID, each with the key of its words; negative ones have negative votes.
     """
 
-    def __init__(self, texts: Mapping[int, Sequence[tuple[str, VideoText]]] = MappingProxyType({})) -> None:
-        self._texts = texts
+    texts: Mapping[int, Sequence[tuple[str, VideoText]]] = field(default_factory=dict)
 
     def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> RelevanceFeedback:
         """Replace the texts of videos. Other kinds of texts among them are ignored."""
@@ -81,8 +81,8 @@ class RelevanceFeedback:
             video: [(words_key(text.text) or "", text) for text in group if text.votes]
             for video, group in texts.items()
         }
-        changed = {video: group for video, group in voted.items() if group or video in self._texts}
-        merged = {**self._texts, **changed}
+        changed = {video: group for video, group in voted.items() if group or video in self.texts}
+        merged = {**self.texts, **changed}
         return (
             RelevanceFeedback({video: group for video, group in merged.items() if group}) if changed else self
         )
@@ -91,7 +91,7 @@ class RelevanceFeedback:
     def _negative(self) -> dict[str, dict[int, int]]:
         """Votes against each video, by the key of the words, then by vector ID."""
         negative: dict[str, dict[int, int]] = {}
-        for video, group in self._texts.items():
+        for video, group in self.texts.items():
             for key, text in group:
                 if text.votes < 0:
                     negative.setdefault(key, {})[video] = -text.votes
@@ -99,7 +99,7 @@ class RelevanceFeedback:
 
     def positive_texts(self, video: int) -> list[VideoText]:
         """List a video's texts with positive feedback."""
-        return [text for _, text in self._texts.get(video, ()) if text.votes > 0]
+        return [text for _, text in self.texts.get(video, ()) if text.votes > 0]
 
     def negative_videos(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """Find the videos with negative feedback for any of some texts: ascending IDs, and the votes against each."""
@@ -113,22 +113,17 @@ class RelevanceFeedback:
         return videos, np.array([votes[video] for video in videos.tolist()], np.int64)
 
 
+@dataclass(frozen=True)
 class TranscriptWords:
-    """An index of transcript passages, which use the IDs of moments (:mod:`index.vector_ids`). Immutable."""
+    """An index of transcript passages, which use the IDs of moments, and their number in each video with some."""
 
-    def __init__(self, index: WordIndex, counts: Mapping[int, int]) -> None:
-        self.index = index
-        self._counts = counts  # passages of each video with a transcript
-
-    @classmethod
-    def empty(cls) -> TranscriptWords:
-        """Create an empty index."""
-        return cls(WordIndex.empty(), {})
+    index: WordIndex = WordIndex.empty()
+    counts: Mapping[int, int] = field(default_factory=dict)
 
     def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
         """Replace the transcripts of videos by the cues of their passages; a video without passages is removed."""
         texts: dict[int, list[VideoText]] = {}
-        counts = dict(self._counts)
+        counts = dict(self.counts)
         for video, parts in passages.items():
             texts |= {passage: [] for passage in moment_ids(video, counts.pop(video, 0)).tolist()}
             if parts:
@@ -167,22 +162,11 @@ class LibraryTexts(NamedTuple):
         edit: Number of the last edit in the index; None before the first videos.
     """
 
-    words: WordIndex
-    transcripts: TranscriptWords
-    feedback: RelevanceFeedback
-    videos: Ids
-    edit: int | None
-
-    @classmethod
-    def empty(cls) -> LibraryTexts:
-        """Start without videos."""
-        return cls(
-            words=WordIndex.empty(),
-            transcripts=TranscriptWords.empty(),
-            feedback=RelevanceFeedback(),
-            videos=_NONE,
-            edit=None,
-        )
+    words: WordIndex = WordIndex.empty()
+    transcripts: TranscriptWords = TranscriptWords()
+    feedback: RelevanceFeedback = RelevanceFeedback()
+    videos: Ids = _NONE
+    edit: int | None = None
 
     def replace(self, read: ReadTexts) -> LibraryTexts:
         """Replace the texts of videos. A text with negative feedback is not a text of its video."""
@@ -201,21 +185,16 @@ class LibraryWords:
 
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
-        self._state = LibraryTexts.empty()
+        self._state = LibraryTexts()
         self._captions: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
         self._captions_lock = Lock()
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # for the state; not held while many videos are read
 
     def prepare(self, videos: Ids) -> None:
-        """Add the texts of videos that the index lacks, before a snapshot of them is served. Searches continue
-        meanwhile.
+        """Add the texts of videos that the index lacks, before a snapshot of these videos is served.
 
-        Args:
-            videos: ``int64``, ascending and distinct; vector IDs of all videos in the snapshot.
-
-        Raises:
-            Unavailable: The catalog cannot be read. The videos read so far are in the index.
+        Searches continue meanwhile. Raises Unavailable; the videos read so far are then in the index.
         """
         with self._preparation:
             missing = np.setdiff1d(videos, self._state.videos, assume_unique=True)
@@ -300,22 +279,18 @@ def read_texts(videos: Ids) -> ReadTexts:
 
     Damaged captions or metadata yield no texts, and neither does a deleted video.
     """
-    found = ReadTexts.none(videos)
+    read = ReadTexts.none(videos)
     for batch in batches(videos, _IDS_PER_QUERY):
-        _read_batch(batch.tolist(), found)
-    return found
-
-
-def _read_batch(videos: Sequence[int], found: ReadTexts) -> None:
-    with session_scope() as session:
-        texts: dict[int, list[VideoText]] = {}
-        for video, uri, captions, metadata in _rows(session, _TEXTS, videos):
-            texts[video] = texts_of(uri, captions, metadata)
-        for video, voted in read_feedback_texts(session, videos).items():
-            texts.get(video, []).extend(voted)
-        for video, passage in _rows(session, _CUES, videos):
-            found.passages[video].append(passage)
-    found.texts.update(texts)
+        ids, texts = batch.tolist(), dict[int, list[VideoText]]()
+        with session_scope() as session:
+            for video, uri, captions, metadata in _rows(session, _TEXTS, ids):
+                texts[video] = texts_of(uri, captions, metadata)
+            for video, voted in read_feedback_texts(session, ids).items():
+                texts.get(video, []).extend(voted)
+            for video, passage in _rows(session, _CUES, ids):
+                read.passages[video].append(passage)
+        read.texts.update(texts)
+    return read
 
 
 def read_feedback_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:

@@ -10,4 +10,4 @@ from service.search.words.library_words import LibraryTexts, LibraryWords
 @pytest.fixture
 def no_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """No text of a video contains a word: searches rank by what videos look like."""
-    monkeypatch.setattr(LibraryWords, "texts", LibraryTexts.empty())
+    monkeypatch.setattr(LibraryWords, "texts", LibraryTexts())

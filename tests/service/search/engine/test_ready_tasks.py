@@ -60,9 +60,7 @@ def test_ready_task_is_searchable_before_the_next_poll(lagging: SearchEngine, ki
 def test_clip_search_in_a_ready_task_loads_its_snapshot(
     lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def search(
-        snapshot: SearchSnapshot, backbone: Backbone, upload: Any, query: SearchQuery, **_: Any
-    ) -> Any:
+    def search(snapshot: SearchSnapshot, upload: Any, query: SearchQuery, **_: Any) -> Any:
         (request,) = parse_requests([query], lagging.settings)
         return resolve_tasks(snapshot, request, lagging.read_cache)
 
