@@ -117,7 +117,7 @@ class RelevanceFeedback:
 class TranscriptWords:
     """An index of transcript passages, which use the IDs of moments, and their number in each video with some."""
 
-    index: WordIndex = WordIndex.empty()
+    index: WordIndex = field(default_factory=WordIndex.empty)
     counts: Mapping[int, int] = field(default_factory=dict)
 
     def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
