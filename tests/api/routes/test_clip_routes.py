@@ -233,7 +233,7 @@ def _scores(
         snapshot.release_folder(snapshot.release_id),
         read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
-    encoder = open_query_encoder(service.snapshots.backbone, current, states)
+    encoder = open_query_encoder(service.snapshots.current().backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 
 
