@@ -1,220 +1,221 @@
-"""Draw with Pillow: shapes with gradients, glow and shadow on a transparent canvas."""
+"""Paint drawings that are written in a small language: a shape per line, in order.
+
+    ellipse gold 144,90 6,5 repeat=3,20,0
+
+A line has a shape, a fill, points ``x,y`` in units of the frame, and options. Shapes are ``polygon``, ``blob`` (a
+smooth polygon), ``line``, ``curve`` (a smooth line), ``box`` (two corners), ``ellipse`` and ``glow`` (center and
+radii), and *symbols*: drawings around 0,0, painted at each point. ``drops`` (number and speed, radii) move in videos.
+
+A fill is a color of Pillow, which may be lighter or darker by some percent (``gold+30``) and is shaded as if lit from
+above; or a gradient from top to bottom (``white>gold``). ``body`` is the color of the scene, or the fill of the line
+that a symbol is painted for. ``red|gold`` chooses one.
+
+Options:
+    width, round, size, alpha: Width of a line, radius of a box's corners, factor of a symbol, opacity.
+    sway=dx,dy: Swings by this distance.
+    repeat=count,dx,dy: Copies, each moved on from the last.
+    turn=count,degrees: Copies around 0,0; ``spin`` turns them.
+    scatter=count,x0,y0,x1,y1: Copies at random places in a rectangle, from left to right, in random sizes.
+    mirror: Paints another copy on the other side of the frame's center.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageChops, ImageDraw, ImageFilter
+import numpy.typing as npt
+from PIL import Image, ImageColor, ImageDraw
 
-Color = tuple[int, int, int]
-Point = tuple[float, float]
-Points = Sequence[Point] | str  # as for :func:`place`
+FRAME_WIDTH, FRAME_HEIGHT = 288, 208  # in units, and in pixels of a video
+DETAIL, _OVERSAMPLING = 2, 2  # pixels of a layer per unit, and of the canvas per pixel of a layer
+_SCALE = DETAIL * _OVERSAMPLING
 
-# Both go from black, in the center or at the top, to white.
+Color = tuple[int, ...]
+Points = npt.NDArray[np.complex128]  # x + iy
+Placement = Callable[[Points], Points]
+
+_WHITE, _NIGHT = (255, 255, 255), (12, 14, 34)  # a dark blue looks more natural than black
+_CIRCLE = np.exp(2j * np.pi * (np.arange(48) + 0.5) / 48)
+# Both go from black, in the center or at the top, to white; the radial one is 179 where its sides are nearest.
 _RADIAL, _LINEAR = Image.radial_gradient("L"), Image.linear_gradient("L")
+_FADE = _RADIAL.point([round(255 * max(0.0, 1 - value / 179) ** 2) for value in range(256)])
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """A fill that changes from one color to another."""
+class Stroke:
+    """A line of a drawing."""
 
-    start: Color  # at the top, on the left, or of the highlight
-    end: Color
-    kind: Literal["down", "across", "ball"] = "down"  # a ball has its highlight at the upper left
+    shape: str
+    fill: str
+    points: Points
+    options: Mapping[str, Sequence[float]]
 
+    @classmethod
+    def parse(cls, line: str) -> Stroke:
+        """Read a line of a drawing."""
+        shape, fill, *words = line.split()
+        points = [complex(*map(float, word.split(","))) for word in words if not word[0].isalpha()]
+        options = dict(word.partition("=")[::2] for word in words if word[0].isalpha())
+        values = {name: [float(v) for v in text.split(",") if v] for name, text in options.items()}
+        return cls(shape, fill, np.array(points), values)
 
-Fill = Color | Gradient
-
-
-def mix(first: Color, second: Color, share: float) -> Color:
-    """Mix two colors; ``share`` is that of the second, 0..1."""
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
-    return red, green, blue
-
-
-def darken(color: Color, share: float = 0.35) -> Color:
-    """Mix with a dark blue, which looks more natural than black."""
-    return mix(color, (12, 14, 34), share)
-
-
-def lighten(color: Color, share: float = 0.4) -> Color:
-    """Mix with white."""
-    return mix(color, (255, 255, 255), share)
+    def number(self, option: str, default: float) -> float:
+        """Return the value of an option that has one."""
+        return self.options.get(option, [default])[0]
 
 
-def ball(color: Color) -> Gradient:
-    """Create the fill of a round object that is lit from the upper left."""
-    return Gradient(lighten(color, 0.32), darken(color, 0.3), "ball")
+Drawing = tuple[Stroke, ...]
 
 
-def polish(color: Color) -> Gradient:
-    """Create the fill of a surface that is lit from above."""
-    return Gradient(lighten(color, 0.3), darken(color, 0.22))
+class Layer(NamedTuple):
+    """A picture (RGBA) and where its upper left corner is in the frame, with ``DETAIL`` pixels per unit."""
+
+    picture: Image.Image
+    left: int
+    top: int
 
 
-def place(points: str, x: float, y: float = 0.0, scale_x: float = 1.0, scale_y: float = 1.0) -> list[Point]:
-    """Scale and move the points of a shape, written as in SVG: ``"0,0 8,-11 15,-15"``."""
-    pairs = (point.split(",") for point in points.split())
-    return [(x + scale_x * float(px), y + scale_y * float(py)) for px, py in pairs]
+class Painter:
+    """Paints drawings at a phase of their movements, 0 ≤ phase < 1."""
+
+    def __init__(self, symbols: Mapping[str, Drawing], seed: int = 0, phase: float = 0.0) -> None:
+        self._symbols = symbols
+        self._rng = np.random.default_rng(seed)
+        self._phase = phase
+        self._canvas = Image.new("RGBA", (FRAME_WIDTH * _SCALE, FRAME_HEIGHT * _SCALE))
+
+    def paint(self, drawing: Drawing, body: str = "white", zoom: float = 1.0, center: complex = 0j) -> Layer:
+        """Paint a drawing on a transparent frame; ``zoom`` scales it around a point."""
+        self._draw(drawing, body, lambda points: center + zoom * (points - center), zoom)
+        # Shapes were pasted with their masks on transparent black, which multiplies colors by their opacity (RGBa).
+        whole = Image.frombytes("RGBa", self._canvas.size, self._canvas.tobytes()).reduce(_OVERSAMPLING)
+        box = whole.getbbox() or (0, 0, 1, 1)
+        return Layer(whole.crop(box).convert("RGBA"), box[0], box[1])
+
+    def _draw(self, drawing: Drawing, body: str, place: Placement, scale: float) -> None:
+        for stroke in drawing:
+            if stroke.shape == "drops":
+                continue
+            symbol = self._symbols.get(stroke.shape)
+            for factor, copy in self._copies(stroke, place, is_symbol=symbol is not None):
+                fill = str(self._rng.choice(stroke.fill.split("|"))).replace("body", body)
+                if symbol:
+                    self._draw(symbol, fill, copy, scale * factor)
+                else:
+                    self._draw_shape(stroke, fill, copy(_outline(stroke)) * _SCALE, scale * factor * _SCALE)
+
+    def _copies(
+        self, stroke: Stroke, place: Placement, *, is_symbol: bool
+    ) -> Iterator[tuple[float, Placement]]:
+        """Yield the size and the placement of each copy of a shape."""
+        kind = next((kind for kind in ("repeat", "turn", "scatter") if kind in stroke.options), "")
+        count, *values = stroke.options.get(kind, [1])
+        for number in range(int(count)):
+            shift, factor = 0j, complex(stroke.number("size", 1.0))
+            if kind == "repeat":
+                shift = number * complex(*values)
+            elif kind == "turn":
+                turned = number + 0.5 + self._phase * ("spin" in stroke.options)
+                factor *= np.exp(1j * math.radians(values[0]) * (turned / count - 0.5))
+            elif kind == "scatter":
+                x0, y0, x1, y1 = values
+                share = (number + self._rng.random()) / count
+                shift = complex(x0 + (x1 - x0) * share, self._rng.uniform(y0, y1))
+                factor *= self._rng.uniform(0.75, 1.25)
+            swing = math.sin(2 * math.pi * (self._phase + number / count))
+            shift += swing * complex(*stroke.options.get("sway", (0, 0)))
+            for anchor in stroke.points if is_symbol else stroke.points[:1]:
+                pivot = 0j if is_symbol or kind == "turn" else anchor
+                target = shift if kind == "turn" else shift + anchor
+                for mirrored in (False, True)[: 1 + ("mirror" in stroke.options)]:
+                    yield abs(factor), _placement(place, pivot, factor, target, mirrored=mirrored)
+
+    def _draw_shape(self, stroke: Stroke, fill: str, outline: Points, scale: float) -> None:
+        """Draw a shape whose outline is given in pixels of the canvas."""
+        width = stroke.number("width", 0.0) * scale
+        margin = math.ceil(width / 2) + 1
+        left, top = math.floor(outline.real.min()) - margin, math.floor(outline.imag.min()) - margin
+        size = math.ceil(outline.real.max()) + margin - left, math.ceil(outline.imag.max()) + margin - top
+        opacity = stroke.number("alpha", 0.6 if stroke.shape == "glow" else 1.0)
+        mask = Image.new("L", size)
+        pen = ImageDraw.Draw(mask)
+        pixels = [(z.real - left, z.imag - top) for z in outline.tolist()]
+        if stroke.shape == "glow":
+            mask = _FADE.resize(size, Image.Resampling.BILINEAR)
+        elif width:
+            pen.line(pixels, 255, round(width), joint="curve")
+            for x, y in (pixels[0], pixels[-1]):
+                pen.ellipse([x - width / 2, y - width / 2, x + width / 2, y + width / 2], 255)
+        else:
+            pen.polygon(pixels, 255)
+        if opacity < 1:
+            mask = mask.point([round(value * opacity) for value in range(256)])
+        self._canvas.paste(_shade(stroke.shape, fill, size), (left, top), mask)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """A shape by the name of Pillow's method that draws it; a box or an ellipse by two corners."""
-
-    method: Literal["polygon", "ellipse", "rounded_rectangle", "line"]
-    points: Sequence[Point]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def draw(self, image: Image.Image, ink: Any, scale: float, left: int, top: int) -> None:
-        """Draw the shape in a picture whose upper left corner is at ``(left, top)``, in pixels."""
-        pixels = [value for x, y in self.points for value in (x * scale - left, y * scale - top)]
-        getattr(ImageDraw.Draw(image), self.method)(pixels, fill=ink, **self.options)
+def _placement(
+    place: Placement, pivot: complex, factor: complex, target: complex, *, mirrored: bool
+) -> Placement:
+    if mirrored:
+        return lambda points: place(FRAME_WIDTH - (target + factor * (points - pivot)).conj())
+    return lambda points: place(target + factor * (points - pivot))
 
 
-class Canvas:
-    """A transparent picture of a size in units, with ``detail`` pixels per unit; drawn larger, for smooth edges."""
-
-    def __init__(self, width: float, height: float, detail: float, oversampling: int = 2) -> None:
-        self._oversampling = oversampling
-        self._scale = detail * oversampling
-        sides = [max(1, round(length * detail)) * oversampling for length in (width, height)]
-        self._image = Image.new("RGBA", (sides[0], sides[1]))
-
-    def finish(self) -> Image.Image:
-        """Reduce the drawing to the finished picture, RGBA."""
-        return self._image if self._oversampling == 1 else self._image.reduce(self._oversampling)
-
-    def polygon(self, points: Points, fill: Fill, alpha: float = 1.0) -> None:
-        """Draw a polygon."""
-        self._fill([_Shape("polygon", _points(points))], fill, alpha)
-
-    def blob(self, points: Points, fill: Fill, alpha: float = 1.0) -> None:
-        """Draw a smooth closed shape through points (Catmull-Rom spline)."""
-        self.polygon(_smooth(points, closed=True), fill, alpha)
-
-    def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Fill, alpha: float = 1.0) -> None:
-        """Draw an ellipse around a center."""
-        self._fill([_Shape("ellipse", [(x - rx, y - ry), (x + rx, y + ry)])], fill, alpha)
-
-    def box(
-        self, x0: float, y0: float, x1: float, y1: float, fill: Fill, radius: float = 0.0, alpha: float = 1.0
-    ) -> None:
-        """Draw a rectangle, with rounded corners if ``radius`` is positive."""
-        options = {"radius": radius * self._scale}
-        self._fill([_Shape("rounded_rectangle", [(x0, y0), (x1, y1)], options)], fill, alpha)
-
-    def line(self, points: Points, color: Color, width: float, alpha: float = 1.0) -> None:
-        """Draw a line with round ends through points."""
-        half, corners = width / 2, _points(points)
-        options = {"width": max(1, round(width * self._scale)), "joint": "curve"}
-        ends = (corners[0], corners[-1])
-        rounded = [_Shape("ellipse", [(x - half, y - half), (x + half, y + half)]) for x, y in ends]
-        self._fill([_Shape("line", corners, options), *rounded], color, alpha, margin=width)
-
-    def curve(self, points: Points, color: Color, width: float, alpha: float = 1.0) -> None:
-        """Draw a smooth open line through points."""
-        self.line(_smooth(points, closed=False), color, width, alpha)
-
-    def glow(self, x: float, y: float, radius: float, color: Color, strength: float = 0.8) -> None:
-        """Draw a light that fades toward its edge."""
-        self._soft(x, y, radius, radius, color, strength)
-
-    def shadow(self, x: float, y: float, rx: float, ry: float, strength: float = 0.45) -> None:
-        """Draw a soft shadow on the ground."""
-        self._soft(x, y, rx, ry, (8, 10, 24), strength)
-
-    def multiply(self, texture: Image.Image) -> None:
-        """Multiply all colors by a gray texture, and keep the transparency."""
-        gray = texture.resize(self._image.size, Image.Resampling.BICUBIC)
-        red, green, blue, alpha = self._image.split()
-        channels = [ImageChops.multiply(channel, gray) for channel in (red, green, blue)]
-        self._image = Image.merge("RGBA", [*channels, alpha])
-
-    def _soft(self, x: float, y: float, rx: float, ry: float, color: Color, strength: float) -> None:
-        # Pillow's radial gradient is 0 in the center and 179 where its sides are nearest.
-        fade = _RADIAL.point([round(255 * strength * max(0.0, 1 - v / 179) ** 2) for v in range(256)])
-        size = (max(1, round(2 * rx * self._scale)), max(1, round(2 * ry * self._scale)))
-        layer = Image.new("RGBA", size, color)
-        layer.putalpha(fade.resize(size))
-        self._compose(layer, round((x - rx) * self._scale), round((y - ry) * self._scale))
-
-    def _fill(self, shapes: Sequence[_Shape], fill: Fill, alpha: float, margin: float = 0.0) -> None:
-        """Draw shapes in one color or gradient, which covers their bounding box."""
-        if alpha >= 1 and not isinstance(fill, Gradient):
-            for shape in shapes:
-                shape.draw(self._image, (*fill, 255), self._scale, 0, 0)
-            return
-        corners = np.array([point for shape in shapes for point in shape.points])
-        left, top = np.rint((corners.min(0) - margin) * self._scale).astype(int).tolist()
-        right, bottom = np.rint((corners.max(0) + margin) * self._scale).astype(int).tolist()
-        mask = Image.new("L", (right + 2 - left, bottom + 2 - top))
-        for shape in shapes:
-            shape.draw(mask, round(255 * alpha), self._scale, left, top)
-        layer = _paint(fill, mask.size)
-        layer.putalpha(mask)
-        self._compose(layer, left, top)
-
-    def _compose(self, layer: Image.Image, left: int, top: int) -> None:
-        whole = Image.new("RGBA", self._image.size)
-        whole.paste(layer, (left, top))
-        self._image.alpha_composite(whole)
+def _outline(stroke: Stroke) -> Points:
+    points = stroke.points
+    if stroke.shape in ("polygon", "line"):
+        return points
+    if stroke.shape in ("blob", "curve"):
+        return _smooth(points, closed=stroke.shape == "blob")
+    center, half = points[0], points[1]
+    corner = half
+    if stroke.shape == "box":
+        center, half = points.mean(), (points[1] - points[0]) / 2
+        corner = stroke.number("round", 0.0) * (1 + 1j)
+    straight = half - corner  # of a box with round corners; an ellipse has nothing else
+    x = np.copysign(straight.real, _CIRCLE.real) + corner.real * _CIRCLE.real
+    y = np.copysign(straight.imag, _CIRCLE.imag) + corner.imag * _CIRCLE.imag
+    return np.asarray(center + x + 1j * y)
 
 
-def grain(seed: int, size: tuple[int, int], strength: float, coarse: tuple[int, int] = (1, 1)) -> Image.Image:
-    """Create a gray texture of smooth noise, for :meth:`Canvas.multiply`.
-
-    Args:
-        size: Width and height in pixels.
-        strength: Largest share of brightness that the noise removes, 0..1.
-        coarse: Width and height of a spot in pixels; unequal values give streaks, as in wood.
-    """
-    rng = np.random.default_rng(seed)
-    cells = (max(2, size[1] // coarse[1]), max(2, size[0] // coarse[0]))
-    values = 255 * (1 - strength * rng.random(cells))
-    noise = Image.fromarray(values.astype(np.uint8)).resize(size, Image.Resampling.BICUBIC)
-    return noise.filter(ImageFilter.GaussianBlur(0.6))
+def _smooth(points: Points, *, closed: bool) -> Points:
+    """Draw a Catmull-Rom spline through points."""
+    ends = (points[-1:], points[:2]) if closed else (points[:1], points[-1:])
+    padded = np.concatenate([ends[0], points, ends[1]])
+    a, b, c, d = (padded[start : len(padded) - 3 + start, None] for start in range(4))
+    t = np.linspace(0, 1, 10, endpoint=False)
+    spline = 2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t**2 + (3 * b - a - 3 * c + d) * t**3
+    return np.append(spline.ravel() / 2, points[:0] if closed else points[-1])
 
 
-def _paint(fill: Fill, size: tuple[int, int]) -> Image.Image:
-    if not isinstance(fill, Gradient):
-        return Image.new("RGB", size, fill)
-    if fill.kind == "ball":
-        # Move the center to the upper left; 180 of the gradient's 256 pixels cover a side, to stay inside it.
-        share = _RADIAL.transform(
-            size,
-            Image.Transform.AFFINE,
-            (180 / size[0], 0, 128 - 0.36 * 180, 0, 180 / size[1], 128 - 0.3 * 180),
-            Image.Resampling.BILINEAR,
-        )
-        return _blend(fill, share)
-    if fill.kind == "down":
-        return _blend(fill, _LINEAR.resize((1, size[1]))).resize(size, Image.Resampling.NEAREST)
-    across = _LINEAR.transpose(Image.Transpose.ROTATE_90).resize((size[0], 1))
-    return _blend(fill, across).resize(size, Image.Resampling.NEAREST)
+def _shade(shape: str, fill: str, size: tuple[int, int]) -> Image.Image:
+    """Create a picture of a shape's colors: a given gradient, or light from above."""
+    start, _, end = fill.partition(">")
+    color = _color(start)
+    if shape == "glow":
+        return Image.new("RGBA", size, color)
+    first, last = (color, _color(end)) if end else (_mix(color, _WHITE, 0.28), _mix(color, _NIGHT, 0.25))
+    if shape == "ellipse" and not end:  # a ball, with its highlight at the upper left
+        share = _RADIAL.resize(size, Image.Resampling.BILINEAR, box=(63, 74, 243, 254))
+    else:
+        share = _LINEAR.resize((1, size[1]), Image.Resampling.BILINEAR)
+    light, dark = (Image.new("RGBA", share.size, each) for each in (first, last))
+    return Image.composite(dark, light, share).resize(size, Image.Resampling.NEAREST)
 
 
-def _blend(fill: Gradient, share: Image.Image) -> Image.Image:
-    start, end = (Image.new("RGB", share.size, color) for color in (fill.start, fill.end))
-    return Image.composite(end, start, share)
+def _color(text: str) -> Color:
+    """Read a color with its changes, as in ``gold+30-10``."""
+    name, *changes = re.split(r"(?=[+-])", text)
+    color: Color = ImageColor.getrgb(name)
+    for change in changes:
+        color = _mix(color, _WHITE if change[0] == "+" else _NIGHT, abs(int(change)) / 100)
+    return color
 
 
-def _points(points: Points) -> Sequence[Point]:
-    return place(points, 0) if isinstance(points, str) else points
-
-
-def _smooth(points: Points, *, closed: bool) -> list[Point]:
-    knots = np.asarray(_points(points), np.float64)
-    padded = np.vstack([knots[-1:], knots, knots[:2]] if closed else [knots[:1], knots, knots[-1:]])
-    t = np.linspace(0, 1, 10, endpoint=False)[:, None]
-    pieces = []
-    for a, b, c, d in zip(padded, padded[1:], padded[2:], padded[3:], strict=False):
-        pieces.append(
-            0.5 * (2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t**2 + (3 * b - a - 3 * c + d) * t**3)
-        )
-    if not closed:
-        pieces.append(knots[-1:])
-    return [(float(x), float(y)) for x, y in np.vstack(pieces)]
+def _mix(first: Color, second: Color, share: float) -> Color:
+    return tuple(round(a + (b - a) * share) for a, b in zip(first, second, strict=True))

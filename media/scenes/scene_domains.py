@@ -2,75 +2,101 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from media.scenes.kitchen import KITCHEN_COMPANIONS, KITCHEN_PLACES, KITCHEN_THINGS
-from media.scenes.scene_model import COLORS, Scene, SceneDomain
-from media.scenes.sea import SEA_COMPANIONS, SEA_CREATURES, SEA_PLACES
-from media.scenes.street import STREET_COMPANIONS, STREET_PLACES, VEHICLES
+from media.scenes.drawings import KITCHEN_TABLE, SEA, STREET
+from media.scenes.painting import Drawing, Stroke
 
-SCENE_DOMAINS: dict[str, SceneDomain] = {
-    domain.name: domain
-    for domain in (
-        SceneDomain("street", VEHICLES, STREET_PLACES, STREET_COMPANIONS, path="drive", floor=180),
-        SceneDomain("sea", SEA_CREATURES, SEA_PLACES, SEA_COMPANIONS, path="swim", floor=150),
-        SceneDomain(
-            "kitchen-table", KITCHEN_THINGS, KITCHEN_PLACES, KITCHEN_COMPANIONS, path="stand", floor=184
-        ),
-    )
+COLORS = {  # of subjects
+    "red": "#d62428",
+    "blue": "#225cd6",
+    "green": "#289c46",
+    "yellow": "#fcd024",
+    "white": "#f6f6f2",
+    "pink": "#f674b4",
 }
 
-# Phrases of places and companions for captions, the plainest first.
-_PHRASES: dict[str, tuple[str, str, str]] = {
-    "light": ("and stops at a red light", "and waits at a traffic light", "and halts at the traffic light"),
-    "dog": ("and passes a dog", "and goes by a brown dog", "while a dog watches"),
-    "balloon": ("under a hot-air balloon", "below a hot-air balloon", "while a hot-air balloon floats above"),
-    "cart": (
-        "and stops at an ice cream cart",
-        "and waits at an ice cream cart",
-        "and parks at the ice cream stand",
-    ),
-    "night": ("at night", "in the dark city", "under the moon at night"),
-    "snow": ("through the snow", "on a snowy winter road", "while snow falls"),
-    "rain": ("through the rain", "on a wet and rainy street", "while it rains"),
-    "sunset": ("at sunset by the sea", "along the beach at sunset", "at sunset under palm trees"),
-    "country": ("through the countryside", "on a country road", "past a farm on the hills"),
-    "desert": ("through the desert", "past cacti in the desert", "in the hot desert"),
-    "fish": ("with a school of orange fish", "next to many small orange fish", "while orange fish follow"),
-    "chest": ("next to a treasure chest", "near a chest full of gold", "by an open treasure chest"),
-    "diver": ("with a diver", "next to a scuba diver", "while a diver waves"),
-    "anchor": ("next to an anchor", "near a heavy anchor", "by a big iron anchor"),
-    "reef": ("over a coral reef", "among colorful corals", "above the coral reef"),
-    "wreck": ("past a sunken ship", "near an old shipwreck", "along a sunken wooden ship"),
-    "kelp": ("through a forest of seaweed", "between tall seaweed", "in a seaweed forest"),
-    "deep": ("in the dark deep sea", "in the dark of the deep ocean", "among glowing lights in the deep sea"),
-    "ice": ("under the ice", "below icebergs in cold water", "below floating ice"),
-    "ruins": (
-        "past the columns of a sunken temple",
-        "between the columns of a ruined temple",
-        "near temple ruins",
-    ),
-    "cat": ("next to a sleeping cat", "near a gray cat that sleeps", "while a cat sleeps"),
-    "candle": ("next to a burning candle", "by the light of a candle", "near a lit candle"),
-    "oranges": ("next to three oranges", "near a pile of oranges", "beside three ripe oranges"),
-    "bread": ("next to a loaf of bread", "near sliced bread", "beside fresh bread"),
-    "table": ("on a wooden table", "on a table of dark wood", "on a brown wooden table"),
-    "cloth": ("on a checkered tablecloth", "on a tablecloth with checks", "on a checked cloth"),
-    "garden": (
-        "on a picnic blanket in the garden",
-        "at a picnic on the grass",
-        "outside in the garden at a picnic",
-    ),
-    "window": (
-        "by a window with a view of mountains",
-        "in front of a sunny window",
-        "at the window with mountains outside",
-    ),
-    "fireplace": ("in front of a fireplace", "near a warm fireplace", "by the fire in a brick fireplace"),
-    "shelf": ("in front of a shelf full of books", "before a bookshelf", "next to many books on a shelf"),
+
+class Part(NamedTuple):
+    """A part of scenes.
+
+    Attributes:
+        words: A subject's synonym and verb; or three phrases of a place or companion, the plainest first.
+    """
+
+    words: list[str]
+    drawing: Drawing
+
+
+@dataclass(frozen=True)
+class SceneDomain:
+    """Parts to combine into scenes, by their names.
+
+    Attributes:
+        movement: How subjects move.
+        floor: Vertical position of the subjects' lower edge, in units.
+        subjects: The colored objects that videos are about.
+        companions: The second objects in scenes.
+    """
+
+    movement: Literal["drive", "swim", "stand"]
+    floor: float
+    subjects: Mapping[str, Part]
+    places: Mapping[str, Part]
+    companions: Mapping[str, Part]
+
+
+SYMBOLS: dict[str, Drawing] = {}
+
+
+def _read_parts(drawings: str) -> Iterator[Mapping[str, Part]]:
+    """Read subjects, places and companions, and symbols; each drawing follows a line ``kind name: words / words``."""
+    parts: dict[str, dict[str, Part]] = {kind: {} for kind in ("subject", "place", "companion", "symbol")}
+    for text in re.split(r"\n(?=\w)", drawings.strip()):
+        heading, *lines = text.splitlines()
+        title, _, words = heading.partition(": ")
+        kind, _, name = title.partition(" ")
+        parts[kind][name] = Part(words.split(" / "), tuple(map(Stroke.parse, lines)))
+    SYMBOLS.update((name, part.drawing) for name, part in parts.pop("symbol").items())
+    yield from parts.values()
+
+
+SCENE_DOMAINS = {
+    "street": SceneDomain("drive", 180, *_read_parts(STREET)),
+    "sea": SceneDomain("swim", 150, *_read_parts(SEA)),
+    "kitchen-table": SceneDomain("stand", 184, *_read_parts(KITCHEN_TABLE)),
 }
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A drawn video, with the names of its parts; its plain caption is the first."""
+
+    domain: str
+    split: str
+    subject: str
+    color: str
+    place: str
+    companion: str
+    seed: int
+    captions: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """Name of the video, unique in its domain."""
+        parts = (self.color, self.subject, self.place, self.companion)
+        return "-".join(parts).replace(" ", "-")
+
+    @property
+    def file_name(self) -> str:
+        """Name of the mp4 file."""
+        return f"{self.id}.mp4"
 
 
 def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
@@ -85,33 +111,24 @@ def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
     domain = SCENE_DOMAINS[name]
     colors = list(COLORS)
     # As in a Latin square, the color is the sum of the other three, so changing one of them changes the color too.
-    cells = list(
-        product(enumerate(domain.subjects), enumerate(domain.backdrops), enumerate(domain.companions))
-    )
+    cells = list(product(enumerate(domain.subjects), enumerate(domain.places), enumerate(domain.companions)))
     if train + val + test > len(cells):
         raise ValueError(
             f"domain {name!r} has {len(cells)} scenes, got train={train}, val={val}, test={test}"
         )
     rng = np.random.default_rng([len(cells), *name.encode()])
-    order = rng.permutation(len(cells))
+    order = rng.permutation(len(cells)).tolist()
     splits = ["test"] * test + ["val"] * val + ["train"] * train
     scenes = []
-    for number, split in zip(order.tolist(), splits, strict=False):
-        (s, subject), (b, backdrop), (c, companion) = cells[number]
-        color = colors[(s + b + c) % len(colors)]
-        captions = _captions(domain, subject, color, backdrop, companion)
-        scenes.append(Scene(name, split, subject, color, backdrop, companion, number, captions))
+    for number, split in zip(order, splits, strict=False):
+        (s, subject), (p, place), (c, companion) = cells[number]
+        color = colors[(s + p + c) % len(colors)]
+        synonym, verb = domain.subjects[subject].words
+        places, others = domain.places[place].words, domain.companions[companion].words
+        captions = (
+            f"A {color} {subject} {verb} {places[0]} {others[0]}",
+            f"{places[1].capitalize()}, a {color} {synonym} {verb} {others[1]}",
+            f"The {synonym} is {color}, {places[2]} {others[2]}",
+        )
+        scenes.append(Scene(name, split, subject, color, place, companion, number, captions))
     return sorted(scenes, key=lambda scene: ("train", "val", "test").index(scene.split))
-
-
-def _captions(
-    domain: SceneDomain, subject: str, color: str, backdrop: str, companion: str
-) -> tuple[str, str, str]:
-    """Write a plain caption and two paraphrases."""
-    thing = domain.subjects[subject]
-    places, others = _PHRASES[backdrop], _PHRASES[companion]
-    return (
-        f"A {color} {subject} {thing.verb} {places[0]} {others[0]}",
-        f"{places[1].capitalize()}, a {color} {thing.synonym} {thing.verb} {others[1]}",
-        f"The {thing.synonym} is {color}, {places[2]} {others[2]}",
-    )

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
-from media.scenes.scene_files import write_scenes
-from media.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Scene
-from media.scenes.scene_rendering import FRAMES, render_scene
+from media.scenes.painting import FRAME_HEIGHT, FRAME_WIDTH
+from media.scenes.scene_domains import COLORS, SCENE_DOMAINS, Scene, make_scenes
+from media.scenes.scene_files import FRAMES, manifest_line, render_scene, write_scene, write_scenes
 from media.video_decoder import VideoDecoder
 
 DOMAINS = tuple(SCENE_DOMAINS)
 
 
 def _parts(scene: Scene) -> tuple[str, str, str, str]:
-    return scene.subject, scene.color, scene.backdrop, scene.companion
+    return scene.subject, scene.color, scene.place, scene.companion
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -43,9 +42,9 @@ def test_too_many_scenes_are_refused() -> None:
         make_scenes("sea", train=140, val=3, test=2)
 
 
-def _scene(domain: str, subject: str, backdrop: str, companion: str) -> Scene:
+def _scene(domain: str, subject: str, place: str, companion: str) -> Scene:
     color = list(COLORS)[len(subject) % len(COLORS)]
-    return Scene(domain, "train", subject, color, backdrop, companion, 3, ("A caption",))
+    return Scene(domain, "train", subject, color, place, companion, 3, ("A caption",))
 
 
 @pytest.mark.slow
@@ -54,8 +53,8 @@ def test_every_part_is_drawn(domain: str) -> None:
     parts = SCENE_DOMAINS[domain]
     subjects, companions = list(parts.subjects), list(parts.companions)
     seen = []
-    for number, (subject, backdrop) in enumerate(zip(subjects, parts.backdrops, strict=True)):
-        frames = render_scene(_scene(domain, subject, backdrop, companions[number % len(companions)]))
+    for number, (subject, place) in enumerate(zip(subjects, parts.places, strict=True)):
+        frames = render_scene(_scene(domain, subject, place, companions[number % len(companions)]))
         assert frames.shape == (FRAMES, FRAME_HEIGHT, FRAME_WIDTH, 3)
         assert (frames[0] != frames[-1]).any(), "something moves"
         seen.append(frames[len(frames) // 2])
@@ -70,22 +69,22 @@ def test_files_are_equal_in_every_process_and_kept(tmp_path: Path) -> None:
     write_scenes(tmp_path / "one", scenes, 1, lambda done, total: calls.append((done, total)))
     write_scenes(tmp_path / "two", scenes, 2)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
-    assert len(files) == 6, "two videos and a manifest for each domain"
+    assert len(files) == 4
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     assert calls[-1] == (4, 4)
 
-    times = {file: (tmp_path / "one" / file).stat().st_mtime_ns for file in files if file.suffix == ".mp4"}
+    times = {file: (tmp_path / "one" / file).stat().st_mtime_ns for file in files}
     write_scenes(tmp_path / "one", scenes, 1)
     assert times == {file: (tmp_path / "one" / file).stat().st_mtime_ns for file in times}
 
 
 def test_manifest_describes_the_videos(tmp_path: Path) -> None:
     scenes = make_scenes("street", train=1, val=0, test=1)
-    write_scenes(tmp_path, {"street": scenes}, 1)
-    entries = [json.loads(line) for line in (tmp_path / "street" / "manifest.jsonl").read_text().splitlines()]
+    entries = [json.loads(manifest_line(scene)) for scene in scenes]
     assert [entry["split"] for entry in entries] == ["train", "test"]
     assert [entry["captions"] for entry in entries] == [list(scene.captions) for scene in scenes]
     assert entries[0]["metadata"]["color"] == scenes[0].color
-    video = VideoDecoder().decode(tmp_path / "street" / entries[0]["uri"], frames=8, size=64)
+    assert write_scene(tmp_path, scenes[0]) == tmp_path / entries[0]["uri"]
+    video = VideoDecoder().decode(tmp_path / entries[0]["uri"], frames=8, size=64)
     assert (video.width, video.height, video.duration) == (FRAME_WIDTH, FRAME_HEIGHT, 2.5)

@@ -20,8 +20,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails, TaskSpec
 from media.scenes import scene_files
-from media.scenes.scene_files import scene_file_name
-from media.scenes.scene_model import Scene
+from media.scenes.scene_domains import Scene
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease
 from service.catalog.operation_tables import IdempotencyKey, LeaseRow
@@ -306,7 +305,7 @@ class TestCancelAndRetry:
 
 def test_drawn_videos_become_a_task(sqlite_catalog: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(folder: Path, scene: Scene) -> Path:
-        path = folder / scene_file_name(scene)
+        path = folder / scene.file_name
         path.write_bytes(scene.id.encode())
         return path
 
