@@ -70,18 +70,17 @@ def demo(
         ),
     ] = None,
     port: Port = None,
-    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Videos per domain.")] = None,
-    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Videos per domain.")] = None,
-    domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="Number of domains.")] = None,
+    train: Annotated[int, typer.Option(hidden=True, min=2, help="Videos per domain.")] = 45,
+    test: Annotated[int, typer.Option(hidden=True, min=1, help="Videos per domain.")] = 30,
+    domains: Annotated[int, typer.Option(hidden=True, min=1, help="Number of domains.")] = 3,
 ) -> None:
     """Learn three domains of rendered videos, or your own, one by one; search them and report forgetting."""
     from cli.demo.demo_command import run_demo
-    from cli.demo.demo_world import DemoWorld
-    from cli.demo.own_videos import OwnVideos
+    from cli.demo.demo_videos import OwnVideos, RenderedVideos
 
     default = Path("cinestrata-data") / (f"demo-{videos.resolve().name}" if videos else "demo")
     run_demo(
-        OwnVideos.read(videos) if videos else DemoWorld().resized(train=train, test=test, domains=domains),
+        OwnVideos(videos) if videos else RenderedVideos(domains, train, test),
         data or default,
         port,
         exit_after_report,

@@ -20,15 +20,14 @@ from cinestrata_schemas.tasks import RetrySpec, TaskDetails
 from cli.commands.search_commands import answer_line, result_table
 from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail, plain_table
-from cli.demo.demo_world import DemoWorld, SampleSearch
-from cli.demo.own_videos import OwnVideos
+from cli.demo.demo_videos import OwnVideos, RenderedVideos, SampleSearch
 from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
 from cli.embedded.process_supervisor import die_with_parent
 from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
 
-DemoVideos = DemoWorld | OwnVideos
+DemoVideos = RenderedVideos | OwnVideos
 _RESULTS, _MAX_RESULTS = 10, 100  # per sample search
 _SNAPSHOT_SECONDS = 30
 _TASK_FIELDS = {"id", "name", "state", "method", "counts", "error", "learned_order", "release", "rejected"}
@@ -72,14 +71,14 @@ def run_demo(
 def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Path) -> dict[str, Any]:
     """Prepare, learn and search all domains, print the results, and return them for the JSON report."""
     videos.prepare(media_root)
-    tasks = _learn(videos, client, media_root)
+    tasks = _learn(videos, client)
     newest = max(tasks, key=lambda task: task.learned_order or 0)
     _wait_for_release(client, newest.release)
     view = client.get_forgetting()
     console.print()
     print_recall(view)
     print_forgetting(view)
-    searches = [_report_search(client, sample) for sample in videos.sample_searches(client, media_root)]
+    searches = [_report_search(client, sample) for sample in videos.sample_searches(client)]
     learned = [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks]
     return {**view.model_dump(mode="json"), "domains": view.tasks, "tasks": learned, "searches": searches}
 
@@ -91,14 +90,14 @@ def _report_search(client: ServiceClient, sample: SampleSearch) -> dict[str, Any
     return search_record(sample, response)
 
 
-def _learn(videos: DemoVideos, client: ServiceClient, media_root: Path) -> list[TaskDetails]:
+def _learn(videos: DemoVideos, client: ServiceClient) -> list[TaskDetails]:
     """Create missing tasks and follow all of them until they are ready."""
     existing = {task.name: task for task in client.list_tasks()}
     ids = []
-    for domain in videos.domains:
-        task, count = existing.get(domain), videos.video_count(media_root, domain)
+    for domain, members in videos.videos.items():
+        task, count = existing.get(domain), len(members)
         if task is None:
-            task = videos.create_task(client, media_root, domain)
+            task = videos.create_task(client, domain)
         elif task.counts.videos != count:
             fail(
                 f"The domain {domain} from an earlier run has {task.counts.videos} videos, but the folder has {count}.",

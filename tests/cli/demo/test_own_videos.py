@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.demo.own_videos import OwnVideos
+from cli.demo.demo_videos import OwnVideos
 from tests.cli.invocation import run
 
 
@@ -35,20 +35,19 @@ def test_captions_are_read_from_csv_and_jsonl(tmp_path: Path) -> None:
     (fish / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / ".hidden").mkdir()
 
-    own = OwnVideos.read(tmp_path)
-    assert own.domains == ("birds", "fish at home")
+    own = OwnVideos(tmp_path)
+    assert list(own.videos) == ["birds", "fish at home"]
     assert [video.id for video in own.videos["birds"]] == ["birds-00001", "birds-00002", "birds-00003"]
     assert next(video.captions for video in own.videos["birds"]) == ["bird number 0"]
     assert [(video.id, video.split) for video in own.videos["fish at home"]] == [
         ("fish0", "test"),
         ("fish1", "test"),
     ]
-    assert own.video_count(tmp_path, "birds") == 3
 
 
 def test_folder_with_captions_is_one_domain(tmp_path: Path) -> None:
     _domain(tmp_path / "birds", _captions(2))
-    assert OwnVideos.read(tmp_path / "birds").domains == ("birds",)
+    assert list(OwnVideos(tmp_path / "birds").videos) == ["birds"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_task_is_created_from_an_archive(tmp_path: Path) -> None:
         return "task"
 
     client: Any = SimpleNamespace(create_task_from_archive=create)
-    OwnVideos.read(tmp_path).create_task(client, tmp_path, "birds")
+    OwnVideos(tmp_path).create_task(client, "birds")
     names = ["manifest.jsonl", "0.mp4", "1.mp4", "2.mp4"]  # also the video that the table does not name
     assert sent == [("birds.tar", "birds", names)]
 
@@ -115,7 +114,7 @@ def test_sample_searches_of_own_videos_are_a_word_a_sentence_and_letters(tmp_pat
     client: Any = SimpleNamespace(
         get_video=lambda name: SimpleNamespace(effective_split="test" if name in held_out else "train")
     )
-    word, sentence, letters = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
+    word, sentence, letters = OwnVideos(tmp_path).sample_searches(client)
     # The longest word of several videos; only one caption contains "blackbird".
     assert word == ("word", "sleeps", {"birds-00001", "birds-00002"})
     # The caption of two birds describes no single video.

@@ -1,24 +1,100 @@
-"""The user's own folders as demo videos: each subfolder with captions is a domain."""
+"""Videos of the demo by domain: rendered ones, or those of the user's folders with captions."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from cinestrata_schemas.tasks import TaskDetails, VideoSpec
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.commands.video_sources import default_name, fail_if_missing, pack_videos, read_videos
-from cli.console import console, fail
-from cli.demo.demo_world import SampleSearch
+from cli.console import console, fail, progress_bar
 from cli.service_client import ServiceClient
 from index.words.text_analysis import COMPOUND, split_words
+from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from media.scenes.scene_files import manifest_line, write_scenes
 from service.core.text_rules import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.side_files import SideFileNames
 from service.tasks.manifests.video_files import find_omission
+
+
+class SampleSearch(NamedTuple):
+    """A word, a sentence or a query that nothing matches, and the IDs of the right videos."""
+
+    kind: Literal["word", "sentence", "nothing"]
+    text: str
+    videos: frozenset[str] = frozenset()
+
+
+_FOLDER = "demo"  # of rendered videos, below the media root
+_VALIDATION_VIDEOS = 5  # per domain
+_WORD = "dog"  # of street captions
+_UNKNOWN = "an astronaut repairs a satellite"
+
+
+class RenderedVideos:
+    """The first domains of rendered videos, with so many training and test videos each.
+
+    Attributes:
+        videos: Videos by domain name; every video has an ID, and paths are relative to the media root.
+    """
+
+    def __init__(self, domains: int, train: int, test: int) -> None:
+        self._scenes = {
+            name: make_scenes(name, train=train, val=_VALIDATION_VIDEOS, test=test)
+            for name in list(SCENE_DOMAINS)[:domains]
+        }
+        self.videos: Mapping[str, Sequence[VideoSpec]] = {
+            name: [
+                VideoSpec.model_validate_json(manifest_line(scene)).model_copy(
+                    update={"uri": f"{_FOLDER}/{name}/{scene.file_name}"}
+                )
+                for scene in scenes
+            ]
+            for name, scenes in self._scenes.items()
+        }
+
+    def prepare(self, media_root: Path) -> None:
+        """Render the video files that do not exist yet."""
+        count = sum(map(len, self._scenes.values()))
+        with progress_bar("videos") as bar:
+            if not console.is_terminal:
+                console.say(f"Rendering {count} videos to {media_root} …")
+            progress = bar.add_task("Rendering videos", total=count)
+            write_scenes(
+                media_root / _FOLDER,
+                self._scenes,
+                workers=min(os.cpu_count() or 1, 8),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
+            )
+
+    def create_task(self, client: ServiceClient, domain: str) -> TaskDetails:
+        """Create a domain's task; a repeated demo creates no second one for equal videos."""
+        spec = TaskSpec(name=domain, videos=list(self.videos[domain]))
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        return client.create_task(spec, idempotency_key=f"demo-{domain}-{digest}")
+
+    def sample_searches(self, client: ServiceClient) -> list[SampleSearch]:
+        """Return a search of each kind; the sentence is the first caption of the last domain's first held-out video."""
+        named = {
+            str(video.id)
+            for videos in self.videos.values()
+            for video in videos
+            if any(word.term == _WORD for word in split_words("\n".join(video.captions)))
+        }
+        described = next(video for video in list(self.videos.values())[-1] if video.split == "test")
+        return [
+            SampleSearch("word", _WORD, frozenset(named)),
+            SampleSearch("sentence", described.captions[0], frozenset({str(described.id)})),
+            SampleSearch("nothing", _UNKNOWN),
+        ]
+
 
 _CAPTIONS_HINT = (
     "Write captions.csv (columns file and caption, one line per video), manifest.jsonl as for "
@@ -27,23 +103,17 @@ _CAPTIONS_HINT = (
 _MIN_CAPTIONED = 2
 _NAMED = range(2, 11)  # number of videos with the sample word, if there is one
 _MEASURED = ("test", "fold")  # splits whose captions measure recall
-_UNKNOWN = "qwvzx jkfptr"  # letters that form no word in any library
+_NO_WORDS = "qwvzx jkfptr"  # letters that form no word in any library
 
 
-@dataclass(frozen=True)
 class OwnVideos:
     """The user's domains, checked before anything is learned.
 
     Attributes:
-        folders: Folders by domain name.
-        videos: Videos by domain name; every video has an ID, and paths are relative to the folder.
+        videos: Videos by domain name, sorted; every video has an ID, and paths are relative to the domain's folder.
     """
 
-    folders: dict[str, Path]
-    videos: dict[str, Sequence[VideoSpec]]
-
-    @classmethod
-    def read(cls, root: Path) -> OwnVideos:
+    def __init__(self, root: Path) -> None:
         """Read the captions of all domains. Exits with status 1 and names the file if a folder cannot be learned."""
         if not root.is_dir():
             problem = "is not a folder" if root.exists() else "does not exist"
@@ -54,7 +124,7 @@ class OwnVideos:
                 f"--videos: {root} has neither captions nor subfolders.",
                 f"Put the videos of each domain in a subfolder. {_CAPTIONS_HINT}",
             )
-        domains: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}
         same: dict[str, Path] = {}  # folder by name key
         slugs: dict[str, str] = {}  # domain name by slug
         for folder in folders:
@@ -62,32 +132,25 @@ class OwnVideos:
             other = same.setdefault(name_key(name), folder)
             if other != folder:
                 fail(f"{folder} and {other} both give the domain name {name!r}.", "Rename one folder.")
-            domains[name] = folder
+            self._folders[name] = folder
             slugs[unused_slug(name, slugs.__contains__)] = name
-        return cls(domains, {name: _read_domain(slug, domains[name]) for slug, name in slugs.items()})
-
-    @property
-    def domains(self) -> tuple[str, ...]:
-        """Domain names, sorted."""
-        return tuple(self.folders)
+        self.videos: Mapping[str, Sequence[VideoSpec]] = {
+            name: _read_domain(slug, self._folders[name]) for slug, name in slugs.items()
+        }
 
     def prepare(self, media_root: Path) -> None:
         """Do nothing: the service stores the videos when a task is created."""
 
-    def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
+    def create_task(self, client: ServiceClient, domain: str) -> TaskDetails:
         """Send a domain's videos to the service and create its task."""
-        folder, videos = self.folders[domain], self.videos[domain]
+        folder, videos = self._folders[domain], self.videos[domain]
         with tempfile.TemporaryFile() as archive:
             pack_videos(archive, videos, {video.uri: (folder / video.uri).resolve() for video in videos})
             archive.seek(0)
             with console.status(f"Sending the videos of {domain} …"):
                 return client.create_task_from_archive(archive, domain, filename=f"{domain}.tar")
 
-    def video_count(self, media_root: Path, domain: str) -> int:
-        """Count the videos of a domain."""
-        return len(self.videos[domain])
-
-    def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
+    def sample_searches(self, client: ServiceClient) -> list[SampleSearch]:
         """Return a search of each kind; without a sentence if no such caption describes a video alone."""
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
@@ -101,7 +164,7 @@ class OwnVideos:
         if described is not None:
             caption, video_id = described
             searches.append(SampleSearch("sentence", caption, frozenset({video_id})))
-        return [*searches, SampleSearch("nothing", _UNKNOWN)]
+        return [*searches, SampleSearch("nothing", _NO_WORDS)]
 
     def _find_described(self, client: ServiceClient) -> tuple[str, str] | None:
         """Find a measured video whose first caption no other video has; return the caption and the video's ID."""
