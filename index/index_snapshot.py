@@ -10,7 +10,7 @@ from index.files.durable_files import find_damage
 from index.files.manifest_format import Manifest, SegmentEntry
 from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 
 
 class IndexSnapshot:

@@ -18,12 +18,18 @@ from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
 from index.files.segment_files import DESCRIPTION, TOMBSTONES, require_intact
 from index.scanning.exact_scan import is_gpu_used
-from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment import SegmentCache
-from index.shard_reader import ShardReader
-from index.shard_writer import BATCH_ROWS, PublishValidator, ShardWriter, new_entry, sorted_rows
+from index.shard_segments import (
+    BATCH_ROWS,
+    PublishValidator,
+    ShardReader,
+    ShardWriter,
+    new_entry,
+    sorted_rows,
+)
 from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
+from index.store_options import AnnPolicy, Device
 from index.vector_ids import video_ids_of
 
 _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders

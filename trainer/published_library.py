@@ -15,7 +15,7 @@ from index.files.manifest_format import Manifest
 from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder

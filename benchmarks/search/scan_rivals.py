@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from index.scanning.exact_scan import use_one_thread_per_search
-from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
+from index.store_options import AnnPolicy
 
 _K = 10
 _BATCHES = (1, 16, 64)  # queries per call

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from index.errors import ShardMissing, StoreUnavailable
-from index.milvus.milvus_address import MilvusAddress
+from index.store_options import MilvusAddress
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient

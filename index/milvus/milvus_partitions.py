@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from index.arrays import Ids, Scores, Vectors
 from index.errors import ShardMissing
-from index.milvus.milvus_address import MilvusAddress, MilvusIndex
 from index.milvus.milvus_connection import MilvusConnection, TimedClient
+from index.store_options import MilvusAddress, MilvusIndex
 
 STORE_NAME = "milvus"
 MAX_LISTED_IDS = 16_384  # IDs in one filter, and results of one search

@@ -15,7 +15,6 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import DIGEST, display_name, load_ids
 from index.hits import Hits, combine_hits, rank_hits
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_partitions import (
     MAX_LISTED_IDS,
     MAX_REQUEST_BYTES,
@@ -28,8 +27,8 @@ from index.milvus.milvus_partitions import (
     segment_number,
     split_place,
 )
-from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
+from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
+from index.store_options import MilvusAddress
 
 MAX_HITS = 262_144  # over all queries of one request
 _SETTLED_SECONDS = 60  # age from which every replica has a row; Milvus lets replicas lag by 5 seconds

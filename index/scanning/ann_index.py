@@ -31,7 +31,7 @@ import numpy as np
 from index.arrays import Rows, Scores, Vectors, batches
 from index.files.manifest_format import AnnStructure
 from index.scanning.exact_scan import ExactScan, RowHits, SearchThreadLimit
-from index.scanning.search_options import AnnPolicy
+from index.store_options import AnnPolicy
 
 DEPTH = 100  # maximum number of results from a structure; deeper searches are exact
 MIN_PARAMETER = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}

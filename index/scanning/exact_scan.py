@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from index.arrays import Rows, Scores, Vectors, batches
 from index.errors import DeviceMissing
-from index.scanning.search_options import Device
+from index.store_options import Device
 
 _ROWS = 256  # converted at a time, so that all steps find them in the cache
 _MANTISSA_BITS = 23 - 10  # that single precision adds

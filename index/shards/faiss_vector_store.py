@@ -16,10 +16,9 @@ from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
 from index.hits import Hits, combine_hits
 from index.scanning.ann_index import choose_structure, write_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, empty_flat_index
-from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment, SegmentCache
-from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
+from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
+from index.store_options import AnnPolicy
 
 
 class FaissVectorStore(VectorStore):

@@ -1,24 +1,133 @@
 """Split texts into words, and queries into units.
 
-A word is a run of folded letters and digits, or an emoji (``text_folding``). Hyphens, slashes and apostrophes separate
+A text is folded first, which is the form in which words are compared: to letters, digits, emoji, spaces, hyphens and
+apostrophes. Letters are case-folded, decomposed (NFKC) and stripped of accents; digits are those of ASCII. Emoji stand
+between spaces and lose variation selectors and skin tones. Everything else, including control characters, becomes a
+space. Invisible format characters, such as soft hyphens and direction marks, are dropped, because they occur within
+words.
+
+A word is a run of folded letters and digits, or an emoji. Hyphens, slashes and apostrophes separate
 words; the parts of a word with hyphens or apostrophes also form one word together, a compound, whose term begins with a
 hyphen ("sit-up": sit, up, -situp). A contraction is a single word ("dog's": -dog, -dogs; "don't": -dont). A query finds
 each of its words also as the other kind of term, and adjacent words as one (``QueryUnit.joined``).
 
 Chinese, Japanese, Thai, Lao, Khmer and Burmese are written without spaces, and Korean attaches particles to words:
-their runs are divided into overlapping pairs of syllables (``text_folding``), the same way in every installation.
+their runs are divided into overlapping pairs of syllables, the same way in every installation.
 A single syllable in a run is a word, too, so that it can be found alone, except for a bare consonant.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
 
-from index.words.term_table import TermTable
-from index.words.text_folding import CJK, EMOJI_JOINERS, SYLLABLE, UNSPACED, fold_text, fold_with_spans
+# Han, kana and Hangul.
+_CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\u1100-\u11ff"
+_CJK += "\U00020000-\U0003fffd"
+# Thai, Lao, Burmese and Khmer: vowels that precede their consonant, marks and vowels that follow it, and signs that
+# stack the next consonant below it.
+_LEADING = "\u0e40-\u0e44\u0ec0-\u0ec4"
+_FOLLOWING = (
+    "\u0e30-\u0e3a\u0e45\u0e47-\u0e4e\u0eb0-\u0ebd\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060"
+)
+_FOLLOWING += "\u1062-\u1064\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd"
+_STACKING = "\u1039\u17d2"
+_UNSPACED = _CJK + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"
+# What is divided no further in such scripts: a syllable without its final consonants, or a character of CJK.
+_SYLLABLE = re.compile(f"[{_LEADING}]?[\\s\\S](?:[{_STACKING}][\\s\\S]|[{_FOLLOWING}]){{0,8}}")
+
+# Pictures of the Unicode property Emoji, and the symbols beside them, such as notes and stars.
+_PICTURE = (
+    "\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u23cf\u23e9-\u23fa\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe"
+)
+_PICTURE += "\u2600-\u275a\u2761-\u2767\u2794-\u27bf\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55"
+_PICTURE += (
+    "\U0001f004\U0001f0cf\U0001f170-\U0001f19a\U0001f300-\U0001f64f\U0001f680-\U0001f6ff\U0001f7e0-\U0001faff"
+)
+_TAGS = "\U000e0020-\U000e007f"  # of the flags of regions
+# Variation selectors and skin tones, which do not change the meaning of an emoji.
+_LOOKS = "\ufe0e\ufe0f\U0001f3fb-\U0001f3ff"
+_EMOJI_JOINERS = f"\u200d\u20e3{_TAGS}"
+_WITH_LOOKS = f"[{_PICTURE}][{_LOOKS}{_TAGS}]{{0,32}}"
+_FLAG, _KEYCAP = "[\U0001f1e6-\U0001f1ff]{2}", "[0-9#*]\ufe0f?\u20e3"
+_EMOJI = f"(?:{_WITH_LOOKS}(?:\u200d{_WITH_LOOKS}){{0,8}}|{_FLAG}|{_KEYCAP})"
+
+# An emoji, or a character and the marks that belong to it: accents, voiced sound marks of kana, vowels and finals of
+# Hangul. More than eight marks mean nothing, and would fill the cache. Zero-width spaces divide the lines of scripts
+# without spaces, and some texts lack them.
+_CLUSTER = re.compile(
+    f"{_EMOJI}|[{_UNSPACED}]\u200b+(?=[{_UNSPACED}])|"
+    "[\\s\\S][\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u3099\u309a\uff9e\uff9f\u1160-\u11ff]{0,8}"
+)
+_LOOK = re.compile(f"[{_LOOKS}]")
+# Accents on Latin, Greek and Cyrillic letters, Hebrew points, vowel marks and lengthening of Arabic letters, variation
+# selectors.
+_ACCENTS = re.compile(
+    "[\ufe00-\ufe0f\U000e0100-\U000e01ef\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u0591-\u05bd\u05bf-\u05c7\u0640\u064b-\u065f\u0670]"
+)
+# Letters without a decomposition that people nevertheless type as other letters.
+_LETTERS = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i"})
+_HYPHENS = frozenset("-\u2010")
+_APOSTROPHES = frozenset("'`\u00b4\u02bb\u02bc\u2018\u2019\uff07")
+
+
+@lru_cache(maxsize=1 << 16)
+def _fold_cluster(cluster: str) -> str:
+    if re.match(_EMOJI, cluster):
+        return f" {cluster[0]}{_LOOK.sub('', cluster[1:])} "
+    cluster = cluster.rstrip("\u200b") or " "
+    if cluster in _APOSTROPHES:
+        return "'"
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", cluster).casefold())
+    # Composed again, because words in kana and Hangul consist of composed characters.
+    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed).translate(_LETTERS))
+    return "".join(map(_fold_character, plain))
+
+
+def _fold_character(character: str) -> str:
+    if character.isalnum():
+        return str(unicodedata.decimal(character)) if character.isdecimal() else character
+    if character in _HYPHENS:
+        return "-"
+    category = unicodedata.category(character)
+    if category == "Cf":
+        return ""
+    # Vowel signs in Indic and Thai scripts are marks that belong to words.
+    return character if category.startswith("M") else " "
+
+
+_ASCII = {code: _fold_cluster(chr(code)) for code in range(128)}
+
+
+def fold_text(text: str) -> str:
+    """Fold a text; its length may change unless it is ASCII."""
+    if text.isascii():
+        return text.translate(_ASCII)
+    return "".join(map(_fold_cluster, _CLUSTER.findall(text)))
+
+
+def fold_with_spans(text: str) -> tuple[str, list[int], list[int]]:
+    """Fold a text, and locate the source of each folded character.
+
+    Returns:
+        The folded text, and for each of its characters where its source starts and ends, in code points.
+    """
+    if text.isascii():
+        return text.translate(_ASCII), list(range(len(text))), list(range(1, len(text) + 1))
+    parts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for cluster in _CLUSTER.finditer(text):
+        folded = _fold_cluster(cluster[0])
+        parts.append(folded)
+        starts += [cluster.start()] * len(folded)
+        ends += [cluster.start() + len(cluster[0].rstrip("\u200b"))] * len(folded)
+    return "".join(parts), starts, ends
+
 
 MAX_TERM = 32  # characters in a term; the rest of a longer word is ignored, in texts and in queries
 MAX_UNITS = 64  # units in a query; the others are ignored
@@ -28,12 +137,11 @@ MAX_WORDS = 1 << 16  # word positions that the index stores per text; later word
 SEGMENTATION = "syllable-pairs/1"  # changes with the words of any text; part of what is stored about words
 COMPOUND = "-"  # begins the terms of words that are written with a hyphen or an apostrophe
 
-_SYLLABLE = re.compile(SYLLABLE)
-_CJK_SYLLABLE = re.compile(f"[{CJK}]")
-_WORD = f"[^{UNSPACED} '-]"
-_RUN = re.compile(f"([{UNSPACED}]+)|({_WORD}+)('(?:[stdm]|re|ve|ll)(?!{_WORD}))?|[ '-]+")
-_NOT_ONE_TERM = re.compile(f"[{UNSPACED}{EMOJI_JOINERS}'-]|[^ ]{{{MAX_TERM + 1}}}")
-_EMOJI_JOINERS = re.compile(f"[{EMOJI_JOINERS}]+")
+_CJK_SYLLABLE = re.compile(f"[{_CJK}]")
+_WORD = f"[^{_UNSPACED} '-]"
+_RUN = re.compile(f"([{_UNSPACED}]+)|({_WORD}+)('(?:[stdm]|re|ve|ll)(?!{_WORD}))?|[ '-]+")
+_NOT_ONE_TERM = re.compile(f"[{_UNSPACED}{_EMOJI_JOINERS}'-]|[^ ]{{{MAX_TERM + 1}}}")
+_JOINER = re.compile(f"[{_EMOJI_JOINERS}]+")
 QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c-\u300f\uff02]')
 
 
@@ -183,7 +291,7 @@ def _tokens(folded: str) -> Iterator[_Token]:
                 yield token._replace(term=COMPOUND + token.term, is_extra=True)
         else:
             yield token
-            for part in () if word.isascii() else sorted({*_EMOJI_JOINERS.split(word)} - {"", word}):
+            for part in () if word.isascii() else sorted({*_JOINER.split(word)} - {"", word}):
                 yield token._replace(term=part, is_extra=True)
         parts.append(token)
         position += 1
@@ -240,13 +348,12 @@ def _phrase_units(words: list[Word]) -> Iterator[QueryUnit]:
 
 
 _MAX_PARTS = 3
-_MIN_CHARACTERS = 3  # of a word that is split
 # Letters and digits of scripts with spaces. English words of closed classes are no parts: "the rapist" is not
 # "therapist". Words such as "up" are parts.
-_PART = re.compile(
+WORD_PART = re.compile(
     "(?!(?:a|an|the|of|in|on|at|to|is|are|with|and|by|from|for|as|or|but|not|no|nor|so|if|than|then|that|this|these|it|"
     "its|i|me|my|he|him|his|she|her|we|us|our|you|your|they|them|their|who|what|be|am|was|were|been|has|have|had|do|does|"
-    f"did|can|will|would|may)$)[^\\W_{UNSPACED}]+$"
+    f"did|can|will|would|may)$)[^\\W_{_UNSPACED}]+$"
 )
 
 
@@ -257,26 +364,9 @@ def join_adjacent(units: Sequence[tuple[str, ...]]) -> list[list[str]]:
         for end in range(first + 1, min(first + _MAX_PARTS, len(units)) + 1):
             terms = sum(units[first:end], ())
             word = "".join(terms)
-            if not (1 < len(terms) <= _MAX_PARTS and all(map(_PART.match, terms)) and not word.isdigit()):
+            if not (1 < len(terms) <= _MAX_PARTS and all(map(WORD_PART.match, terms)) and not word.isdigit()):
                 continue
             if end - first in (1, len(terms)):  # a phrase has no neighbors
                 for unit in joined[first:end]:
                     unit.append(word)
     return joined
-
-
-def split_word(word: str, terms: TermTable) -> list[tuple[str, str]]:
-    """Split a word in two where the first part is in a table, and the second may be, or may consist of parts."""
-    if len(word) < _MIN_CHARACTERS or word.isdigit() or not _PART.match(word):
-        return []
-    firsts = [word[:end].encode() for end in range(1, len(word) - 1)]
-    (ends,) = terms.may_contain(firsts).nonzero()
-    splits = [(word[: end + 1], word[end + 1 :]) for end in ends.tolist() if terms.find(firsts[end]) >= 0]
-    splits = [split for split in splits if all(map(_PART.match, split))]
-    seconds = [name.encode() for _, second in splits for name in (second, second.removesuffix("s"))]
-    has = terms.may_contain(seconds).tolist()
-    return [
-        split
-        for split, *own in zip(splits, has[::2], has[1::2], strict=True)
-        if any(own) or min(map(len, split)) >= _MIN_CHARACTERS
-    ]

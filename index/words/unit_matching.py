@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids
-from index.words.text_analysis import COMPOUND, split_word
+from index.words.text_analysis import COMPOUND, WORD_PART
 from index.words.word_forms import stem_words
-from index.words.word_segment import Documents, Flags, WordSegment, merge_segments, run_starts
+from index.words.word_segment import Documents, Flags, TermTable, WordSegment, merge_segments, run_starts
 
 EXACT = 1.0
 OTHER_FORM = 0.9  # the same stem, or another spelling: joined, apart or with a hyphen
@@ -27,6 +27,7 @@ _SEARCHED_SHARE = 16  # one list in another
 _FREQUENT = 1000
 _CACHED_WORDS = 4096
 _POSITION_BITS = 16
+_MIN_CHARACTERS = 3  # of a word that is split
 
 Strengths = npt.NDArray[np.float32]
 
@@ -131,7 +132,7 @@ class LiveSegment:
         known = self._splits.get(key)
         if known is None:
             known = []
-            for first, rest in split_word(form.term, self.segment.terms):
+            for first, rest in _split_word(form.term, self.segment.terms):
                 last = Form(rest, stems_of(rest, tuple(form.stems)))
                 for others in ([self.variants(last)], *self.splits(last)):
                     phrase = [self.variants(Form(first, {})), *others]
@@ -291,6 +292,23 @@ def stems_of(word: str, languages: tuple[str, ...]) -> Mapping[str, str]:
     if not (word.isascii() and word.isalpha()):
         return {}
     return {language: stem_words(language, [word])[0] for language in languages}
+
+
+def _split_word(word: str, terms: TermTable) -> list[tuple[str, str]]:
+    """Split a word in two where the first part is in a table, and the second may be, or may consist of parts."""
+    if len(word) < _MIN_CHARACTERS or word.isdigit() or not WORD_PART.match(word):
+        return []
+    firsts = [word[:end].encode() for end in range(1, len(word) - 1)]
+    (ends,) = terms.may_contain(firsts).nonzero()
+    splits = [(word[: end + 1], word[end + 1 :]) for end in ends.tolist() if terms.find(firsts[end]) >= 0]
+    splits = [split for split in splits if all(map(WORD_PART.match, split))]
+    seconds = [name.encode() for _, second in splits for name in (second, second.removesuffix("s"))]
+    has = terms.may_contain(seconds).tolist()
+    return [
+        split
+        for split, *own in zip(splits, has[::2], has[1::2], strict=True)
+        if any(own) or min(map(len, split)) >= _MIN_CHARACTERS
+    ]
 
 
 def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -16,8 +16,7 @@ from itertools import islice
 
 import Stemmer
 
-from index.words.text_analysis import COMPOUND, SEGMENTATION, split_words
-from index.words.text_folding import fold_text
+from index.words.text_analysis import COMPOUND, SEGMENTATION, fold_text, split_words
 
 ENGLISH = "english"
 _GERMAN = "und", "der", "das", "ein", "eine", "einen", "einer", "mit", "auf", "ist", "im", "dem", "wird", "zu"

@@ -30,8 +30,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cinestrata_schemas.choice_types import AccessScope
-from index.milvus.milvus_address import MilvusIndex, without_password
-from index.scanning.search_options import Device
+from index.store_options import Device, MilvusIndex, without_password
 from media.sources.media_source import SourcePrefix
 from media.sources.object_store import missing_package
 from models.backbones import Precision

@@ -25,7 +25,7 @@ from cinestrata_schemas.problems import Action
 from cinestrata_schemas.search import CaptionMatch, CaptionsResponse, SimilarVideosResponse
 from index.arrays import Vectors
 from index.errors import ShardMissing, ShardStoreError
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Video

@@ -13,10 +13,9 @@ from sqlalchemy import func, select
 from index.arrays import Ids
 from index.errors import ManifestError, ShardStoreError
 from index.files.manifest_format import Manifest
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
-from index.scanning.search_options import EXACT_ROWS, AnnPolicy, Device
 from index.shard_store import ShardStore
+from index.store_options import EXACT_ROWS, AnnPolicy, Device, MilvusAddress
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable

@@ -10,8 +10,7 @@ import numpy as np
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
-from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
+from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
 
 
 class BruteForceVectorStore(VectorStore):

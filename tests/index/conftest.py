@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
+from index.store_options import MilvusAddress
 from tests.milvus import Milvus
 
 DIM = 8

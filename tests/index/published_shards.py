@@ -12,7 +12,7 @@ import numpy as np
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 
 
 def open_shard_of(store: ShardStore, task: str = "a") -> SearchableShard:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import structlog
 from sqlalchemy import select
 
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 from models.backbones.backbone_description import TokenIds
 from models.encoders.query_encoder import QueryEncoder
 from models.routing.confidence_model import ConfidenceModel

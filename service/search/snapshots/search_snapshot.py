@@ -22,7 +22,7 @@ from index.arrays import Ids, Rows, Vectors
 from index.errors import ShardStoreError
 from index.hits import NO_HITS, Hits
 from index.index_snapshot import IndexSnapshot
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 from index.vector_ids import is_moment, video_ids_of
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone

@@ -11,7 +11,7 @@ import numpy as np
 from index.arrays import Ids, Vectors
 from index.errors import ShardMissing, ShardStoreError
 from index.index_snapshot import IndexSnapshot
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release

@@ -19,10 +19,10 @@ from rich.traceback import Traceback
 from index.errors import ShardMissing, StoreUnavailable
 from index.index_snapshot import IndexSnapshot
 from index.milvus import milvus_connection
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_partitions import MilvusPartitions, as_numbers, partition_name, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
+from index.store_options import MilvusAddress
 from tests.index.milvus.stub_client import StubClient
 from tests.index.published_shards import age, open_shard_of
 from tests.milvus import Lite, Milvus, fresh_milvus

@@ -15,11 +15,11 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.milvus import milvus_partitions, milvus_vector_store
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_connection import TimedClient
 from index.milvus.milvus_partitions import MilvusPartitions, row_key, segment_number, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
+from index.store_options import MilvusAddress
 from tests.index.brute_force_store import BruteForceVectorStore
 from tests.index.milvus.strict_client import StrictClient
 from tests.index.published_shards import age, open_shard_of
@@ -298,7 +298,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from index.shard_store import ShardStore
-from index.milvus.milvus_address import MilvusAddress
+from index.store_options import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
 root = Path(sys.argv[1])
 vectors = MilvusVectorStore(MilvusAddress(sys.argv[2]))

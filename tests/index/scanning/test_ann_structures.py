@@ -27,10 +27,10 @@ from index.scanning.ann_index import (
     write_ann,
 )
 from index.scanning.exact_scan import ExactScan, empty_flat_index
-from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
+from index.store_options import AnnPolicy
 
 DIM, ROWS = 12, 12_000
 ANN_KINDS = ("ivf", "hnsw", "sq8")

@@ -14,8 +14,8 @@ from index.files.store_folder import list_manifest_files
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.milvus.milvus_vector_store import MilvusVectorStore
-from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
+from index.store_options import AnnPolicy
 from index.vector_ids import moment_ids
 from tests.index.disk_faults import Crash, fail_at
 from tests.index.published_shards import age, append

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.words.term_table import TermTable, merge_tables
+from index.words.word_segment import TermTable, merge_tables
 
 # Terms that share their first eight bytes, of one to four bytes for each character.
 terms = st.text(st.sampled_from("ab\u00e9狗\U00020000"), min_size=1, max_size=12).map(str.encode)

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, update
 
 from index.shard_store import ShardStore
-from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import SearchableShard
 from index.words.text_analysis import parse_query
 from service.catalog.database import CatalogReads, engine, now, session_scope
 from service.catalog.domain_videos import replace_moments

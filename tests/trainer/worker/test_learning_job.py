@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from cinestrata_schemas.problems import Action
-from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
+from index.store_options import AnnPolicy
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_lineage
 from models.releases.release_state import ParentRelease
