@@ -253,11 +253,7 @@ def readable_shards(
 
 
 def _probes(
-    encoder: QueryEncoder,
-    library: Library,
-    state: ReleaseState,
-    ids: Ids,
-    vectors: npt.NDArray[np.float32],
+    encoder: QueryEncoder, library: Library, state: ReleaseState, ids: Ids, vectors: npt.NDArray[np.float32]
 ) -> ProbeQueries:
     older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-MAX_PROBED_OLDER_TASKS:]}
     return make_probes(
@@ -321,10 +317,7 @@ def evaluate_release(
         profiles[row] = fold.tokens, fold.values
     encoder = open_query_encoder(backbone, state, pinned)
     return evaluate_row(
-        encoder,
-        galleries,
-        state.profiles.replace_rows(profiles).to_dense(rows),
-        report=report,
+        encoder, galleries, state.profiles.replace_rows(profiles).to_dense(rows), report=report
     )
 
 
@@ -354,11 +347,7 @@ def zero_shot_recall(
 
 
 def make_probes(
-    encoder: QueryEncoder,
-    newest: str,
-    ids: Ids,
-    vectors: Vectors,
-    older: Mapping[str, ShardVectors],
+    encoder: QueryEncoder, newest: str, ids: Ids, vectors: Vectors, older: Mapping[str, ShardVectors]
 ) -> ProbeQueries:
     """Search with all probe texts in the newest task, and with one in each of the latest older tasks.
 

@@ -100,8 +100,4 @@ def warn_unavailable(error: Exception) -> None:
 
 @cache
 def _warn(error: str) -> None:
-    log.warning(
-        "engine_unavailable",
-        error=error,
-        hint="Towers run in torch, which is slower.",
-    )
+    log.warning("engine_unavailable", error=error, hint="Towers run in torch, which is slower.")

@@ -120,15 +120,7 @@ def confidence_features(
     lead = np.where(scores >= first, first - second, 0.0)
     ones = np.ones(len(scores))
     return np.stack(
-        [
-            scores,
-            lead,
-            scores - first,
-            scores - head.mean(),
-            familiarity * ones,
-            log_weight * ones,
-        ],
-        axis=1,
+        [scores, lead, scores - first, scores - head.mean(), familiarity * ones, log_weight * ones], axis=1
     )
 
 

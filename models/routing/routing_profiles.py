@@ -41,10 +41,7 @@ def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floa
 
 
 def profile_values(
-    counts: npt.NDArray[np.floating],
-    total: float | np.floating,
-    vocabulary: int,
-    factor: float,
+    counts: npt.NDArray[np.floating], total: float | np.floating, vocabulary: int, factor: float
 ) -> Floats:
     """Compute the profile values of some tokens, ``[n]``; see :func:`token_profile`.
 

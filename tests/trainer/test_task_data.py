@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import FramesMissing
-from trainer.task_data import (
-    Clip,
-    Pair,
-    StoredVectors,
-    TaskData,
-    draw_batches,
-    load_frames,
-)
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, draw_batches, load_frames
 
 
 def _clip(number: int, captions: int, split: str = "train", path: Path = Path("none.npy")) -> Clip:

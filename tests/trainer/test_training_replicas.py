@@ -102,10 +102,7 @@ def test_killed_replica_is_reported(backbone: Backbone, task: TaskData) -> None:
         for replica in multiprocessing.active_children():
             replica.kill()
 
-    with (
-        pytest.raises(ReplicaKilled, match="signal 9"),
-        training_group(method, None, task, 2) as group,
-    ):
+    with pytest.raises(ReplicaKilled, match="signal 9"), training_group(method, None, task, 2) as group:
         learn_task(method, task, report=kill, group=group)
     assert not multiprocessing.active_children()
     assert not torch.distributed.is_initialized()

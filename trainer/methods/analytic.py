@@ -248,10 +248,7 @@ class Analytic(Method):
         self._query_map = build_query_map(share * targets.mean(0), captions, lexicon)
 
     def _set_video_map(
-        self,
-        semantic: tuple[Tensor, Tensor],
-        lexical: tuple[Tensor, Tensor],
-        zero_shot_weight: float,
+        self, semantic: tuple[Tensor, Tensor], lexical: tuple[Tensor, Tensor], zero_shot_weight: float
     ) -> None:
         weight, offset = (torch.cat(parts, dim=-1) for parts in zip(semantic, lexical, strict=True))
         self._video_map = AnalyticVideoMap(

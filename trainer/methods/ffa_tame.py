@@ -39,8 +39,7 @@ class FfaTameConfig(MethodConfig):
     ffa_mix: FusionMix = "convex"
     tame: bool = Field(default=True, description="false: no TAME; the frozen text tower encodes queries")
     prototypes: bool = Field(
-        default=True,
-        description="false: the router sees only the end-of-text token, without a prototype",
+        default=True, description="false: the router sees only the end-of-text token, without a prototype"
     )
     first_task: Literal["expert", "routed"] = Field(
         default="expert",
@@ -101,10 +100,7 @@ class FfaTame(Method):
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.fusion = FrameFusion.for_backbone(
-                backbone,
-                layers=config.ffa_layers,
-                neighbor=config.ffa_neighbor,
-                mix=config.ffa_mix,
+                backbone, layers=config.ffa_layers, neighbor=config.ffa_neighbor, mix=config.ffa_mix
             )
             self.tame = Tame(
                 backbone.text_width,

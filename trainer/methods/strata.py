@@ -96,16 +96,9 @@ class Strata(Method):
             torch.manual_seed(config.seed)
             self.image = LowRankImageTower(backbone, rank=config.image_rank, scale=config.scale)
             self.fusion = FrameFusion.for_backbone(
-                backbone,
-                layers=config.ffa_layers,
-                neighbor=config.ffa_neighbor,
-                mix=config.ffa_mix,
+                backbone, layers=config.ffa_layers, neighbor=config.ffa_neighbor, mix=config.ffa_mix
             )
-            self.text = TextUpdate.for_backbone(
-                backbone,
-                rank=config.rank,
-                scale=config.scale,
-            )
+            self.text = TextUpdate.for_backbone(backbone, rank=config.rank, scale=config.scale)
         self.fusion.to(backbone.device)
         self.text.to(backbone.device)
         self.end_task()

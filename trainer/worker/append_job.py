@@ -93,11 +93,7 @@ def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query
     """Read the first captions of a domain's videos in the given splits."""
     return _first_captions(
         select(Video.vector_id, Video.captions)
-        .where(
-            Video.task_id == domain,
-            Video.status == "accepted",
-            Video.effective_split.in_(splits),
-        )
+        .where(Video.task_id == domain, Video.status == "accepted", Video.effective_split.in_(splits))
         .order_by(Video.vector_id),
         ids,
     )
@@ -264,14 +260,7 @@ def _measure(
         encoder = open_query_encoder(backbone, state, library.pinned_releases())
         claim.tick()
         drift = measure_drift(
-            encoder,
-            domain,
-            shard,
-            own,
-            appended,
-            is_learned=is_learned,
-            fold=fold,
-            report_alive=claim.tick,
+            encoder, domain, shard, own, appended, is_learned=is_learned, fold=fold, report_alive=claim.tick
         )
         if len(appended) < MIN_CAPTIONS:
             return AppendMeasurement(drift)

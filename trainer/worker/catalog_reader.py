@@ -208,11 +208,7 @@ def _captioned_videos(task_id: str, condition: ColumnElement[bool]) -> list[tupl
     query = (
         select(Video.task_id, Video.vector_id, Video.captions)
         .join(Task)
-        .where(
-            Video.status == "accepted",
-            condition,
-            Task.learned_order.is_not(None) | (Task.id == task_id),
-        )
+        .where(Video.status == "accepted", condition, Task.learned_order.is_not(None) | (Task.id == task_id))
         .order_by(Video.vector_id)
     )
     with session_scope() as session:

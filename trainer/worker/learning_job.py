@@ -177,11 +177,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         ),
         moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
         embed=lambda: embed_shared(
-            claim,
-            task.clips,
-            method.encode_videos,
-            method.fingerprint(),
-            write_encoder(method.release()),
+            claim, task.clips, method.encode_videos, method.fingerprint(), write_encoder(method.release())
         ),
         report=report_indexing,
         report_alive=claim.tick,
@@ -324,11 +320,7 @@ def evaluate_task(
     )
     claim.progress("evaluating")
     row = evaluate_release(
-        backbone,
-        library,
-        written,
-        held_out,
-        report=lambda share: claim.progress("evaluating", share),
+        backbone, library, written, held_out, report=lambda share: claim.progress("evaluating", share)
     )
     return list(_matrix_cells(row, task.task_id, zero_shot))
 

@@ -31,12 +31,7 @@ from transformers import BertModel
 
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec, TextBackground
-from models.backbones.bert_text_tower import (
-    BertBackbone,
-    BertTextTower,
-    CenteredUnitVectors,
-    Towers,
-)
+from models.backbones.bert_text_tower import BertBackbone, BertTextTower, CenteredUnitVectors, Towers
 from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.backbones.frozen_tower import FrozenTower, require_equal
 from models.backbones.small.small_files import (

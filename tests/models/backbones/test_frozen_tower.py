@@ -123,12 +123,7 @@ def test_copies_and_other_weights_run_in_torch(backbone: Backbone) -> None:
     torch.save(backbone, file)
     file.seek(0)
     stored = torch.load(file, weights_only=False)
-    copies = [
-        backbone.clone(),
-        backbone.clone_image_tower(),
-        copy.deepcopy(backbone),
-        stored,
-    ]
+    copies = [backbone.clone(), backbone.clone_image_tower(), copy.deepcopy(backbone), stored]
     assert {tower.engine for tower in copies} == {TORCH}
     changed = load_backbone("small", frames=2)
     assert changed.engine == backbone.engine

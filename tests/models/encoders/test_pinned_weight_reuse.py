@@ -9,11 +9,7 @@ import torch
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_state import ReleaseState
-from tests.models.encoders.small_releases import (
-    low_rank_release,
-    small_release,
-    tame_release,
-)
+from tests.models.encoders.small_releases import low_rank_release, small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]
 

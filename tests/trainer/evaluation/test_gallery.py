@@ -47,13 +47,7 @@ def test_queries_of_other_videos_are_refused() -> None:
         Gallery("day", SHARD, np.array([11]), (Query("5", 10),))
 
 
-SCORES = np.array(
-    [
-        [0.9, 0.8, 0.1, 0.0],
-        [0.2, 0.3, 0.4, 0.5],
-        [0.7, 0.7, 0.7, 0.1],
-    ]
-)
+SCORES = np.array([[0.9, 0.8, 0.1, 0.0], [0.2, 0.3, 0.4, 0.5], [0.7, 0.7, 0.7, 0.1]])
 
 
 def test_rank_counts_better_items_and_half_of_equal_items() -> None:
@@ -118,11 +112,7 @@ def test_summary_has_recalls_and_rank_statistics() -> None:
     assert summarize(np.array([])) is None
 
 
-MATRIX: Matrix = [
-    [50.0, None, None],
-    [44.0, 60.0, None],
-    [40.0, 61.0, 30.0],
-]
+MATRIX: Matrix = [[50.0, None, None], [44.0, 60.0, None], [40.0, 61.0, 30.0]]
 
 
 def test_forgetting_equals_figures_computed_by_hand() -> None:

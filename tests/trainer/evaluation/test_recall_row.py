@@ -76,10 +76,7 @@ def test_row_equals_figures_computed_by_hand() -> None:
         queries=(Query("sun", 10), Query("noon", 11)),
     )
     night = Gallery(
-        "night",
-        _shard([21, 20], _unit(3, 90)),
-        held_out=np.array([20, 21]),
-        queries=(Query("moon", 20),),
+        "night", _shard([21, 20], _unit(3, 90)), held_out=np.array([20, 21]), queries=(Query("moon", 20),)
     )
     table = {
         # the same text points elsewhere for each shard

@@ -215,11 +215,7 @@ def begin_second_task(method: Any, pairs: int = 2) -> tuple[Tensor, list[str]]:
     """
     method.begin_task("one", "one")
     frames, texts = random_frames(7, pairs), ["an old triangle", "an older line"][:pairs]
-    rows = {
-        "frames": frames,
-        "ids": method.tokenize(texts),
-        "tasks": torch.zeros(pairs, dtype=torch.int64),
-    }
+    rows = {"frames": frames, "ids": method.tokenize(texts), "tasks": torch.zeros(pairs, dtype=torch.int64)}
     if method.stores_vectors:
         queries, videos = method.embed(frames, texts)
         rows |= {"queries": queries.detach(), "videos": videos.detach()}

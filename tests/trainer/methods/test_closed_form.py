@@ -154,9 +154,7 @@ def test_compression_is_exact_if_the_rank_suffices(documents: list[list[int]], c
 
 
 @pytest.mark.parametrize("documents", [WIDE, TALL], ids=["wide", "tall"])
-def test_leading_directions_are_those_of_the_singular_value_decomposition(
-    documents: list[list[int]],
-) -> None:
+def test_leading_directions_are_those_of_the_singular_value_decomposition(documents: list[list[int]]) -> None:
     lexicon = build_lexicon(documents, dim=2, center=0.5)
     _, vectors = _tfidf(documents)
     centered = vectors - 0.5 * vectors.mean(axis=0)

@@ -11,13 +11,7 @@ import torch
 
 from models.backbones.small.small_backbone import SmallBackbone
 from models.encoders.tower_forward import encode_frames
-from tests.trainer.methods.method_driver import (
-    TEXTS,
-    create_method,
-    learn_steps,
-    random_frames,
-    write_task,
-)
+from tests.trainer.methods.method_driver import TEXTS, create_method, learn_steps, random_frames, write_task
 from tests.trainer.methods.small_driver import random_small_backbone
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.task_data import TaskData

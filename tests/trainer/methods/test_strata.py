@@ -67,10 +67,7 @@ def test_shards_of_a_zero_shot_library_are_searched_with_the_backbone(
 def test_release_contains_the_words_of_its_task_only(backbone: Backbone, tmp_path: Path) -> None:
     release: ReleaseState | None = None
     rows = []
-    for name, captions in (
-        ("one", ["a red circle", "a red star"]),
-        ("two", ["a blue circle", "two stars"]),
-    ):
+    for name, captions in (("one", ["a red circle", "a red star"]), ("two", ["a blue circle", "two stars"])):
         method = strata_method(backbone, release)
         learn_task(method, captioned_task(tmp_path, name, captions))
         release = method.release()

@@ -174,8 +174,7 @@ def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_vi
 
 
 @pytest.mark.parametrize(
-    "stage",
-    ["prepare_method", "train_task", "index_task", "evaluate_task", "publish_task"],
+    "stage", ["prepare_method", "train_task", "index_task", "evaluate_task", "publish_task"]
 )
 def test_task_is_learned_while_another_is_deleted_and_compacted(
     learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch

@@ -23,12 +23,7 @@ from service.tasks import commands, lifecycle
 from service.tasks.commands import events_after
 from service.tasks.lifecycle import Publication
 from tests.trainer.worker.conftest import write_video
-from tests.trainer.worker.library_state import (
-    learn,
-    open_store,
-    recall_cells,
-    run_job,
-)
+from tests.trainer.worker.library_state import learn, open_store, recall_cells, run_job
 from trainer.errors import ReplicaKilled, TrainingDiverged
 from trainer.methods.ffa_tame import FfaTame
 from trainer.worker import append_job, learning_job

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.small.small_files import (
-    IMAGE_PACKAGE,
-    TEXT_PACKAGE,
-    WeightPackage,
-    verified_folder,
-)
+from models.backbones.small.small_files import IMAGE_PACKAGE, TEXT_PACKAGE, WeightPackage, verified_folder
 from models.errors import BackboneUnavailable
 
 

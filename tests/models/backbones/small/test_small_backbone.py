@@ -17,12 +17,7 @@ from transformers import BertModel
 from models.adapters.image_adapters import LowRankImageTower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
-from models.backbones.small.small_files import (
-    IMAGE_PACKAGE,
-    TEXT_PACKAGE,
-    load_constants,
-    verified_folder,
-)
+from models.backbones.small.small_files import IMAGE_PACKAGE, TEXT_PACKAGE, load_constants, verified_folder
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from tests.random_frames import random_frames
