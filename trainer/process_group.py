@@ -9,7 +9,7 @@ gradient in one process. This includes loss terms that every process computes co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from models.backbones.tower_computation import encode_in_parts
+from models.backbones.tower_computation import encode_in_parts, variable_set
 from models.encoders.tower_forward import Encode, batch_encoder
 
 _TIMEOUT = timedelta(minutes=10)  # per collective operation; the end of a process is noticed at once
@@ -53,14 +53,9 @@ class ProcessGroup:
             _Loss(loss, parameters), broadcast_buffers=False, find_unused_parameters=True
         )
 
-    @contextmanager
-    def distributed_batches(self) -> Iterator[None]:
+    def distributed_batches(self) -> AbstractContextManager[None]:
         """Divide the towers' batches among the processes within this context."""
-        token = batch_encoder.set(self._encode if self.size > 1 else encode_in_parts)
-        try:
-            yield
-        finally:
-            batch_encoder.reset(token)
+        return variable_set(batch_encoder, self._encode if self.size > 1 else encode_in_parts)
 
     def _encode(self, encode: Encode, batch: Tensor) -> tuple[Tensor, ...]:
         """Encode this process's rows, and collect those of all; the last row is repeated to make parts equal."""

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from models.backbones import Precision
 from models.backbones.backbone_description import FrameSpec, TextBackground
-from models.backbones.frozen_tower import torch_name
 from models.errors import BackboneUnsupported, ReleaseError
 
 
@@ -110,7 +109,7 @@ class Backbone(nn.Module, ABC):
     @property
     def engine(self) -> str:
         """Name and version of the library that runs the frozen towers."""
-        return torch_name()
+        return f"torch {torch.__version__}"
 
     # -- frames -----------------------------------------------------------------------------------------
 

@@ -156,7 +156,8 @@ class BertBackbone(Backbone):
 
     def end_of_text(self, ids: Tensor) -> Tensor:
         """Find [SEP], the last token before the padding, ``[n]``."""
-        return _positions(ids).masked_fill(ids == PADDING, 0).amax(dim=-1)
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        return positions.masked_fill(ids == PADDING, 0).amax(dim=-1)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
         is_float32 = ids.device.type == "cpu" and not is_mixed_precision()
@@ -179,8 +180,3 @@ class BertBackbone(Backbone):
         is_text = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
         mean = (hidden * is_text.unsqueeze(-1)).sum(dim=-2) / is_text.sum(dim=-1, keepdim=True)
         return F.normalize(self.text.ln_final(mean) @ self.text.text_projection, dim=-1)
-
-
-def _positions(ids: Tensor) -> Tensor:
-    """Number the positions of each text, ``[n, L]``."""
-    return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

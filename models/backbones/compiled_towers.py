@@ -13,7 +13,7 @@ variant, which replaces SiLU by ReLU6 and has no squeeze-and-excitation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -31,6 +31,9 @@ _FORMAT = 10  # version of the file format that has these operators
 _OUTPUT = "output"
 _LARGEST_INLINE = 1024  # bytes of a constant that is stored inside the model
 _BLOCK, _LARGEST_CODE, _CODE_OF_ZERO = 64, 127, 128  # of numbers that are rounded to 8 bits
+
+Array = npt.NDArray[np.float32]
+CompiledGraph = Callable[[npt.NDArray[Any]], Array]
 
 
 class GraphBuilder:
@@ -93,7 +96,11 @@ class GraphBuilder:
         )
 
     def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
-        """Compile the graph that computes a ``float32`` result of the given shape."""
+        """Compile the graph that computes a ``float32`` result of the given shape.
+
+        Returns:
+            A function of one array, safe to call from several threads at once.
+        """
         nodes = [*self._nodes, helper.make_node("Identity", [result], [_OUTPUT])]
         output = helper.make_tensor_value_info(_OUTPUT, _element_type(np.float32), shape)
         graph = helper.make_graph(nodes, "tower", [self._input], [output], self._constants)
@@ -103,35 +110,21 @@ class GraphBuilder:
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
             ir_version=_FORMAT,
         )
-        return CompiledGraph(model.SerializeToString(), self.input, self._weights)
-
-
-class CompiledGraph:
-    """A function of one array, safe to call from several threads at once.
-
-    Args:
-        weights: Constants that the model refers to by name, ``OrtValue`` each.
-    """
-
-    def __init__(self, model: bytes, name: str, weights: Mapping[str, Any]) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors
-        options.add_external_initializers(list(weights), list(weights.values()))
-        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self._input = name
-
-    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Run the graph."""
-        result: npt.NDArray[np.float32] = self._session.run([_OUTPUT], {self._input: values})[0]
-        return result
+        options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        providers = ["CPUExecutionProvider"]
+        session, name = (
+            onnxruntime.InferenceSession(model.SerializeToString(), options, providers),
+            self.input,
+        )
+        return lambda values: session.run([_OUTPUT], {name: values})[0]  # type: ignore[no-any-return]
 
 
 def _element_type(dtype: npt.DTypeLike) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-
-Array = npt.NDArray[np.float32]
 
 _BATCH_TOKENS = 256  # tokens in a run: their activations fit a core's caches
 

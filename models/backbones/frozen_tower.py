@@ -1,7 +1,4 @@
-"""Compiled engines for towers whose weights do not change. Without one, a tower runs in torch.
-
-Only :func:`torch_name` imports torch.
-"""
+"""Compiled engines for towers whose weights do not change. Without one, a tower runs in torch."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ class FrozenTower(Generic[Engine]):
                 try:
                     self._engine = self._compile()
                 except Exception as error:  # a broken library may raise anything when it is imported or used
-                    warn_unavailable(error)
+                    warn_unavailable(f"{type(error).__name__}: {error}")
                 self._compile = None
         return self._engine
 
@@ -86,18 +83,7 @@ def require_similar(computed: npt.NDArray[np.float32], expected: npt.NDArray[np.
         raise EngineUnavailable(f"text vectors differ from torch: their cosine is {cosine:.3f}")
 
 
-def torch_name() -> str:
-    """Name torch and its version, the engine of towers that are not compiled."""
-    import torch
-
-    return f"torch {torch.__version__}"
-
-
-def warn_unavailable(error: Exception) -> None:
-    """Log, once per process, that an engine cannot be used."""
-    _warn(f"{type(error).__name__}: {error}")
-
-
 @cache
-def _warn(error: str) -> None:
+def warn_unavailable(error: str) -> None:
+    """Log, once per process and error, that an engine cannot be used."""
     log.warning("engine_unavailable", error=error, hint="Towers run in torch, which is slower.")

@@ -81,8 +81,7 @@ class QueryBackbone(ABC):
 
     def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
         """Encode each of n ≥ 1 texts alone, to unit vectors ``[dim]``."""
-        threads = core_count() if self._encodes_in_one_thread() else 1
-        return map_in_threads(self._encode_one, texts, threads)
+        return map_in_threads(self._encode_one, texts, core_count())
 
     @abstractmethod
     def _encode_one(self, text: TokenIds) -> Vectors:
@@ -91,10 +90,6 @@ class QueryBackbone(ABC):
     @abstractmethod
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
         """Encode n ≥ 1 texts to unit vectors ``[n, dim]``."""
-
-    def _encodes_in_one_thread(self) -> bool:
-        """Check whether :meth:`_encode_one` leaves the other cores to concurrent calls."""
-        return True
 
     def _encode_missing(
         self,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from traceback import clear_frames
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from models.errors import ModelError
+
+Value = TypeVar("Value")
 
 _is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
 
@@ -60,13 +62,18 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 @contextmanager
-def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
-    """Run the towers' forward passes in bfloat16 within this context."""
-    token = _is_mixed.set(enabled)
+def variable_set(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Set a context variable within this context."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _is_mixed.reset(token)
+        variable.reset(token)
+
+
+def mixed_precision(*, enabled: bool = True) -> AbstractContextManager[None]:
+    """Run the towers' forward passes in bfloat16 within this context."""
+    return variable_set(_is_mixed, enabled)
 
 
 def is_mixed_precision() -> bool:
@@ -145,14 +152,9 @@ def merge_heads(tokens: Tensor) -> Tensor:
 _is_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
 
 
-@contextmanager
-def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
+def gradient_checkpointing(*, enabled: bool = True) -> AbstractContextManager[None]:
     """Let blocks that :func:`run_checkpointed` runs within this context store only their input."""
-    token = _is_enabled.set(enabled)
-    try:
-        yield
-    finally:
-        _is_enabled.reset(token)
+    return variable_set(_is_enabled, enabled)
 
 
 def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
@@ -193,14 +195,9 @@ def _recomputation_precision(device: torch.device, *, is_mixed: bool) -> Iterato
 _size: ContextVar[int | None] = ContextVar("micro_batch", default=None)
 
 
-@contextmanager
-def micro_batches(size: int | None) -> Iterator[None]:
+def micro_batches(size: int | None) -> AbstractContextManager[None]:
     """Let towers encode at most ``size`` rows at once within this context; None means all."""
-    token = _size.set(size)
-    try:
-        yield
-    finally:
-        _size.reset(token)
+    return variable_set(_size, size)
 
 
 def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -> tuple[Tensor, ...]:

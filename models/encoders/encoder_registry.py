@@ -175,7 +175,7 @@ def load_query_backbone(
         except BackboneUnavailable:
             raise
         except Exception as error:  # a broken library may raise anything when it is imported or used
-            warn_unavailable(error)
+            warn_unavailable(f"{type(error).__name__}: {error}")
     from models.backbones.tower_computation import compute_device
     from models.encoders.tower_query_backbone import TowerQueryBackbone
 

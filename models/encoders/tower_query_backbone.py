@@ -182,16 +182,15 @@ class TowerQueryBackbone(QueryBackbone):
         ids = self._backbone.tokenize(texts)
         return unpad(ids, self._backbone.end_of_text(ids))
 
-    def _encodes_in_one_thread(self) -> bool:
-        return self.packed.device.type == "cpu" and torch.get_num_threads() == 1
-
     def _encode_one(self, text: TokenIds) -> Vectors:
         vectors: Vectors = self._encode_batch([text])[0]
         return vectors
 
     def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
         if self.packed.device.type == "cpu":
-            return super()._encode_each(texts)
+            # Torch parallelizes the products itself if it may use several threads.
+            threads = core_count() if torch.get_num_threads() == 1 else 1
+            return map_in_threads(self._encode_one, texts, threads)
         return self._encode_batches(texts, [np.array([row]) for row in range(len(texts))])
 
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
@@ -282,7 +281,6 @@ class AdaptedQueryEncoder(QueryEncoder):
                 return self.encode_each(ids.to(device, non_blocking=True), positions[rows], mode)
 
         backbone = self._backbone
-        # Torch parallelizes the products itself if it may use several threads.
         is_parallel = (
             backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1
         )

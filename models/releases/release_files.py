@@ -55,7 +55,7 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
     earlier = parent.tasks if parent else 0
     if parent is not None and len(state.tasks) <= earlier:
         raise ValueError(f"a release of {len(state.tasks)} tasks adds nothing to a parent of {earlier}")
-    own = state.profiles.without_first(earlier)
+    own = state.profiles.part(earlier, len(state.profiles))
     profiles: dict[str, Array] = {
         "tokens": own.tokens.astype(np.int32),
         "values": own.values.astype(np.float16),

@@ -71,8 +71,7 @@ class ConfidenceModel:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the JSON object that a release stores."""
-        answer = None if self.answer is None else self.answer.to_json()
-        return {**asdict(self), "weights": list(self.weights), "answer": answer}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
@@ -153,17 +152,9 @@ class AnswerModel:
         """Check which results are close enough to the first one to belong to the answer, ``[n]``."""
         return np.asarray(scores >= first - self.reach)
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to the JSON object that a release stores."""
-        return {**asdict(self), "weights": list(self.weights)}
-
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> AnswerModel:
-        """Restore a model from the output of :meth:`to_json`.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
-        """
+        """Restore a model from its fields; errors are those of :meth:`ConfidenceModel.from_json`."""
         weights = tuple(float(weight) for weight in stored["weights"])
         bias, threshold, reach = (float(stored[name]) for name in ("bias", "threshold", "reach"))
         is_finite = np.isfinite([*weights, bias, threshold, reach]).all()

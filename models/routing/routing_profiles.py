@@ -138,17 +138,11 @@ class RoutingProfiles:
         """Whether each task is silent (has no entries), ``[T]``."""
         return np.asarray(np.diff(self.ends, prepend=0) == 0)
 
-    def first(self, count: int) -> RoutingProfiles:
-        """Keep the first ``count`` tasks."""
-        end = int(self.ends[count - 1]) if count else 0
-        return RoutingProfiles(self.tokens[:end], self.values[:end], self.ends[:count], self.vocabulary)
-
-    def without_first(self, count: int) -> RoutingProfiles:
-        """Drop the first ``count`` tasks."""
-        start = int(self.ends[count - 1]) if count else 0
-        return RoutingProfiles(
-            self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary
-        )
+    def part(self, start: int, stop: int) -> RoutingProfiles:
+        """Select the tasks ``start`` to ``stop - 1``."""
+        low, high = (int(self.ends[count - 1]) if count else 0 for count in (start, stop))
+        ends = self.ends[start:stop] - low
+        return RoutingProfiles(self.tokens[low:high], self.values[low:high], ends, self.vocabulary)
 
     def replace_rows(self, rows: Mapping[int, tuple[Ints, npt.NDArray[np.float32]]]) -> RoutingProfiles:
         """Replace the tokens and values of the tasks at some positions."""

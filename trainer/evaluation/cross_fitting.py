@@ -182,7 +182,7 @@ def add_fold(
     texts = [clip.captions[0] for clip in fold]
     others = draw_sample([clip for clip in remaining if clip.split != "fold"], MAX_FOLD_VECTORS - len(fold))
     videos = sorted([*fold, *others], key=lambda clip: clip.vector_id)
-    profile = solution.profiles.without_first(len(solution.profiles) - 1)
+    profile = solution.profiles.part(len(solution.profiles) - 1, len(solution.profiles))
     measured = MeasuredFold(
         videos=vector_ids(fold),
         captions=np.array([caption_digest(text) for text in texts], np.int64),

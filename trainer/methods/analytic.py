@@ -167,7 +167,7 @@ class Analytic(Method):
         part.end_task()
         last = self.learned_tasks[-1]
         part.learned_tasks = self.learned_tasks[:-1]
-        part.profiles = self.profiles.first(len(part.learned_tasks))
+        part.profiles = self.profiles.part(0, len(part.learned_tasks))
         part.record_task(last.task_id, last.name, captions)
         return part
 

@@ -219,7 +219,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
     """Prepare a function that writes a release's video encoder into a folder."""
     own = replace(select_video_tensors(state), tasks=state.tasks[-1:], confidence=None, calibration=())
-    own = replace(own, profiles=state.profiles.without_first(len(state.profiles) - 1))
+    own = replace(own, profiles=state.profiles.part(len(state.profiles) - 1, len(state.profiles)))
     return lambda folder: write_release(folder, own)
 
 

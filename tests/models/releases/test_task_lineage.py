@@ -126,12 +126,9 @@ def test_profiles_concatenate_and_split_like_matrices() -> None:
     profiles = _profiles(7)
     dense = profiles.to_dense()
     for count in range(8):
-        np.testing.assert_array_equal(profiles.without_first(count).to_dense(), dense[count:])
-    parts = [
-        profiles.without_first(5),
-        RoutingProfiles.from_dense(dense[:0]),
-        RoutingProfiles.from_dense(dense[1:4]),
-    ]
+        np.testing.assert_array_equal(profiles.part(count, 7).to_dense(), dense[count:])
+        np.testing.assert_array_equal(profiles.part(0, count).to_dense(), dense[:count])
+    parts = [profiles.part(5, 7), RoutingProfiles.from_dense(dense[:0]), profiles.part(1, 4)]
     np.testing.assert_array_equal(
         RoutingProfiles.concatenate(parts).to_dense(), np.concatenate([dense[5:], dense[1:4]])
     )

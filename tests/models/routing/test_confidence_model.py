@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_answer_ends_where_scores_leave_the_reach_of_the_first() -> None:
 
 
 def test_answer_model_round_trips_through_json_within_a_calibration() -> None:
-    assert AnswerModel.from_json(json.loads(json.dumps(MODEL.to_json()))) == MODEL
+    assert AnswerModel.from_json(json.loads(json.dumps(asdict(MODEL)))) == MODEL
     calibrated = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04, MODEL)
     assert ConfidenceModel.from_json(json.loads(json.dumps(calibrated.to_json()))) == calibrated
 
@@ -129,4 +130,4 @@ def test_answer_model_round_trips_through_json_within_a_calibration() -> None:
 )
 def test_invalid_answer_model_is_refused(invalid: dict[str, object]) -> None:
     with pytest.raises((ValueError, TypeError)):
-        AnswerModel.from_json({**MODEL.to_json(), **invalid})
+        AnswerModel.from_json({**asdict(MODEL), **invalid})
