@@ -4,7 +4,7 @@
 ``tiny``                                                small CLIP that ships with the project
 ``small``                                               EfficientNet-Lite0 and MiniLM, installed with the project
 ``open_clip:<model>/<pretrained tag or local file>``    any CLIP model of open_clip
-``transformers:<vision>+<text>``                        ViT or DeiT and BERT, each a model name or a folder
+``transformers:<vision>+<text>``                        ViT or DeiT and BERT with projections, by name or folder
 ======================================================  =====================================================
 
 Backbones take frames ``uint8 [n, M, H, W, 3]`` and normalize them.

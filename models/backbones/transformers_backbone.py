@@ -6,17 +6,15 @@ and no code from a checkpoint is executed.
 
 A frame's vector is its class token; a text's is the mean over its tokens, including [CLS] and [SEP] but not padding.
 One linear layer each projects into the joint space (bmu-moco, equations 1 to 6); being linear, it can be applied after
-averaging. Towers that were pre-trained separately have no such layers: the projections start from fixed random numbers,
-and the two sides are unrelated before training. A checkpoint may include its own projections,
-``visual_projection.weight`` and ``text_projection.weight``, both ``[dim, width]``.
+averaging. The checkpoints contain these projections: ``visual_projection.weight`` and ``text_projection.weight``, both
+``[dim, width]``.
 
-bmu-moco does not specify the frames per video, the dimension d, the maximum text length and the projections' bias (none
-here); this module chooses them.
+bmu-moco does not specify the frames per video, the maximum text length and the projections' bias (none here); this
+module chooses them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,8 +107,6 @@ def load_tower(
 _VISION: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "deit": DeiTModel}
 _TEXT: dict[str, type[PreTrainedModel]] = {"bert": BertModel}
 _DEFAULT_FRAMES = 8
-_DIM = 256  # as in ctp
-_SEED = 0  # of randomly initialized projections
 _PREPROCESSOR = "preprocessor_config.json"
 # Mean and standard deviation where a folder names none: the library's default.
 _DEFAULT_NORMALIZATION = (0.5, 0.5, 0.5)
@@ -231,14 +227,7 @@ def _loading_errors(name: str) -> Iterator[None]:
 def _projections(
     name: str, widths: tuple[int, int], visual: Tensor | None, text: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Choose the projections of images and texts, each ``[width, dim]``.
-
-    They come from the checkpoints, which store ``[dim, width]``, or are random if the checkpoints have none.
-    """
-    if visual is None and text is None:
-        generator = torch.Generator().manual_seed(_SEED)
-        random = [torch.randn(width, _DIM, generator=generator) / math.sqrt(width) for width in widths]
-        return random[0], random[1]
+    """Turn the projections of images and texts, which checkpoints store as ``[dim, width]``, to ``[width, dim]``."""
     if visual is not None and text is not None:
         dim = len(visual)
         if (visual.shape, text.shape) == ((dim, widths[0]), (dim, widths[1])):
@@ -246,7 +235,7 @@ def _projections(
     shapes = [None if tensor is None else list(tensor.shape) for tensor in (visual, text)]
     raise BackboneUnavailable(
         f"backbone {name!r}: visual_projection.weight has shape {shapes[0]} and text_projection.weight {shapes[1]}; "
-        f"the shapes must be [dim, {widths[0]}] and [dim, {widths[1]}], or both must be missing"
+        f"the shapes must be [dim, {widths[0]}] and [dim, {widths[1]}]"
     )
 
 

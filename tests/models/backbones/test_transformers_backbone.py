@@ -45,12 +45,21 @@ TEXTS = ["a red circle moves left", "spins", "", "a blue square " * 60]
 FRAMES = 2
 
 
+DIM = 256
+
+
+def _add_projection(folder: Path, name: str, projection: Tensor) -> None:
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), f"{name}_projection.weight": projection}, path, metadata={"format": "pt"})
+
+
 def _save_text(folder: Path, vocabulary: int | None = None, positions: int = 80) -> None:
     torch.manual_seed(1)
     config = BertConfig(
         vocab_size=vocabulary or len(SPECIALS + WORDS), max_position_embeddings=positions, **SMALL
     )
     BertModel(config).save_pretrained(folder)
+    _add_projection(folder, "text", torch.randn(DIM, 32))
     (folder / "vocab.txt").write_text("\n".join(SPECIALS + WORDS))
 
 
@@ -62,6 +71,8 @@ def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     image = {"image_size": 32, "patch_size": 16, **SMALL}
     ViTModel(ViTConfig(**image)).save_pretrained(folder / "vit")
     DeiTModel(DeiTConfig(**image)).save_pretrained(folder / "deit")
+    for vision in ("vit", "deit"):
+        _add_projection(folder / vision, "visual", torch.randn(DIM, 32))
     _save_text(folder / "bert")
     return folder
 
@@ -202,12 +213,11 @@ def test_frame_spec_needs_no_weights(copied: Path) -> None:
 
 
 def test_fingerprint_depends_on_contents_not_on_paths(towers: Path, copied: Path) -> None:
-    torch.manual_seed(5)  # random projections must not depend on the global generator
     first = load_backbone(_name(towers))
     assert first.fingerprint == load_backbone(_name(copied)).fingerprint
     assert not any(p.requires_grad for p in first.parameters())
     assert not any(module.training for module in first.modules())
-    assert first.dim == 256
+    assert first.dim == DIM
 
     (copied / "vit" / "preprocessor_config.json").write_text(
         json.dumps({"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.2]})
@@ -223,23 +233,19 @@ def test_fingerprint_depends_on_contents_not_on_paths(towers: Path, copied: Path
     assert len({backbone.fingerprint for backbone in backbones}) == 4
 
 
-def test_projections_of_checkpoints_are_used(copied: Path) -> None:
-    projections = {
-        "vit": ("visual_projection", torch.randn(16, 32)),
-        "bert": ("text_projection", torch.randn(16, 32)),
-    }
-    for folder, (name, tensor) in projections.items():
-        path = copied / folder / "model.safetensors"
-        save_file({**load_file(path), f"{name}.weight": tensor}, path, metadata={"format": "pt"})
-        if folder == "vit":
-            with pytest.raises(
-                BackboneUnavailable, match=r"visual_projection.weight has shape \[16, 32\] and .* None"
-            ):
-                load_backbone(_name(copied))
-    backbone = load_backbone(_name(copied))
-    assert backbone.dim == 16
-    torch.testing.assert_close(backbone.tensors()["clip.visual.proj"], projections["vit"][1].T)
-    torch.testing.assert_close(backbone.tensors()["clip.text.text_projection"], projections["bert"][1].T)
+def test_projections_of_checkpoints_are_used(copied: Path, backbone: Backbone) -> None:
+    for folder, name, tensor in (
+        ("vit", "visual", backbone.tensors()["clip.visual.proj"]),
+        ("bert", "text", backbone.tensors()["clip.text.text_projection"]),
+    ):
+        stored = load_file(copied / folder / "model.safetensors")[f"{name}_projection.weight"]
+        torch.testing.assert_close(tensor, stored.T)
+    _add_projection(copied / "vit", "visual", torch.randn(16, 32))
+    with pytest.raises(BackboneUnavailable, match=r"visual_projection.weight has shape \[16, 32\]"):
+        load_backbone(_name(copied))
+    BertModel.from_pretrained(copied / "bert").save_pretrained(copied / "bert")
+    with pytest.raises(BackboneUnavailable, match=r"text_projection.weight None; the shapes must be"):
+        load_backbone(_name(copied))
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -290,7 +296,7 @@ def test_code_of_a_checkpoint_is_not_executed(copied: Path, folder: str) -> None
             "AutoTokenizer": ["evil.Evil", "evil.Evil"],
         }
         path.write_text(json.dumps({**settings, "auto_map": names}))
-    assert load_backbone(_name(copied)).dim == 256
+    assert load_backbone(_name(copied)).dim == DIM
     assert not (copied / "ran").exists()
 
 
