@@ -89,14 +89,6 @@ class TaskData:
         """Captions of all training videos."""
         return [pair.caption for pair in self.pairs]
 
-    def draw_batches(self, size: int, rng: np.random.Generator) -> list[list[Pair]]:
-        """Divide all pairs into the batches of an epoch; arguments as in :func:`draw_batches`."""
-        return draw_batches(self.pairs, size, rng)
-
-    def batch_count(self, size: int) -> int:
-        """Count an epoch's batches of at most ``size`` pairs."""
-        return math.ceil(len(self.pairs) / size)
-
 
 def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
     """Divide all pairs into shuffled batches of at most ``size`` that differ by at most one in length.

@@ -29,7 +29,7 @@ from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
 from trainer.process_group import ALONE, ProcessGroup
-from trainer.task_data import StoredVectors, TaskData, load_frames
+from trainer.task_data import StoredVectors, TaskData, draw_batches, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.training_memory import plan_memory, return_freed_memory
 
@@ -70,20 +70,8 @@ def learn_task(
 ) -> list[float]:
     """Learn a task: call all of the method's hooks from ``begin_task`` to ``record_task``.
 
-    A task without training captions is only added, and the method keeps its weights.
-
-    Args:
-        method: Method to train.
-        memory: Stored vectors of earlier tasks.
-        report: Called after every step; an exception that it raises ends the training.
-        checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
-        group: Processes that train together, of which this one is process 0.
-
-    Returns:
-        The mean loss of each epoch; empty without training.
-
-    Raises:
-        TrainingDiverged, FramesMissing, NotEnoughMemory: See :func:`fit`.
+    A task without training captions is only added, and the method keeps its weights. Arguments, result and errors are
+    those of :func:`fit`; this process is process 0 of the group.
     """
     captions = task.training_captions
     trained = method.is_trainable and bool(captions)
@@ -140,7 +128,7 @@ def fit(
     has_fold = any(clip.split == "fold" for clip in task.clips)
     shown = [task.without_fold() if has_fold else task] * (config.epochs - 1) + [task]
     most = math.inf if config.max_steps is None else math.ceil(config.max_steps / config.epochs)
-    starts = [0, *accumulate(int(min(part.batch_count(size), most)) for part in shown)]
+    starts = [0, *accumulate(int(min(math.ceil(len(part.pairs) / size), most)) for part in shown)]
     resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
@@ -172,7 +160,7 @@ def fit(
                 rng = np.random.default_rng(seed)
                 method.begin_epoch(epoch, part.pairs)
                 results = _EpochResults(epoch, clock, report, is_checked=group.rank == 0)
-                drawn = part.draw_batches(size, rng)[: starts[epoch + 1] - starts[epoch]]
+                drawn = draw_batches(part.pairs, size, rng)[: starts[epoch + 1] - starts[epoch]]
                 videos = loader.load([pair.clip for pair in batch] for batch in drawn)
                 for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), starts[epoch]):
                     factor = learning_rate_factor(
@@ -198,7 +186,7 @@ def fit(
                         result, len(batch), [parameters["lr"] for parameters in optimizer.param_groups]
                     )
                 results.read()
-                losses.append(results.mean_loss)
+                losses.append(results.total / results.trained)
                 with micro_batches(method.micro_batch):
                     method.after_epoch(task.val)
                 # Training that resumed after the last epoch would lack the state before it.
@@ -310,6 +298,10 @@ class _EpochResults:
 
     Args:
         is_checked: Whether values must be finite; process 0 checks for all, so that none waits for one that ended.
+
+    Attributes:
+        total: Sum of the losses of all trained pairs in the steps read so far.
+        trained: Number of these pairs.
     """
 
     def __init__(
@@ -318,12 +310,7 @@ class _EpochResults:
         self._epoch, self._clock, self._report, self._is_checked = epoch, clock, report, is_checked
         self._unread: list[tuple[Tensor, int, list[float]]] = []
         self._due = 0.0
-        self._total, self._trained = 0.0, 0
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean loss per pair over the steps read so far."""
-        return self._total / self._trained
+        self.total, self.trained = 0.0, 0
 
     def add(self, result: Tensor, videos: int, rates: list[float]) -> None:
         """Add a step's loss and gradient norm ``[2]``, and :meth:`read` all unread steps if a report is due."""
@@ -347,8 +334,8 @@ class _EpochResults:
                         f"the {quantity} became {value} at step {self._clock.step + 1} with learning rate {shown}; "
                         "retry with a smaller learning rate, or look for broken videos in the task"
                     )
-            self._total += loss * videos
-            self._trained += videos
+            self.total += loss * videos
+            self.trained += videos
             self._report(self._clock.tick(self._epoch, loss, videos))
         self._due = time.monotonic() + _READ_SECONDS
 

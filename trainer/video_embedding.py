@@ -115,14 +115,14 @@ def embed_moments(
     Raises:
         OSError: The scratch file cannot be written.
     """
-    done = 0
+    done, size_of_part = 0, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames))
     try:
         with VideoDecoder(limits) as decoder:
             for video in videos:
                 vectors: list[Vectors] = []
                 try:
                     with _accepted_file(video, open_video) as path:
-                        for part in _chunks_of_spans(video.spans, frames):
+                        for part in batches(video.spans, size_of_part):
                             frame_batch = _decode_frames(decoder, path, video.id, part, frames, size, scratch)
                             vectors.append(encode(frame_batch).float().cpu().numpy())
                             report(done + sum(map(len, vectors)))
@@ -167,12 +167,6 @@ def _accepted_file(
 
 def _concatenate(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([vectors for _, vectors in parts])
-
-
-def _chunks_of_spans(
-    spans: Sequence[tuple[float, float]], frames: int
-) -> Iterator[Sequence[tuple[float, float]]]:
-    return batches(spans, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames)))
 
 
 def _decode_frames(

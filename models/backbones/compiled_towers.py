@@ -119,7 +119,7 @@ class GraphBuilder:
             onnxruntime.InferenceSession(model.SerializeToString(), options, providers),
             self.input,
         )
-        return lambda values: session.run([_OUTPUT], {name: values})[0]  # type: ignore[no-any-return]
+        return lambda values: session.run([_OUTPUT], {name: values})[0]
 
 
 def _element_type(dtype: npt.DTypeLike) -> int:

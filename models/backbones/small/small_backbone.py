@@ -39,7 +39,6 @@ from models.backbones.small.small_files import (
     NAME,
     RESERVED,
     TEXT_PACKAGE,
-    DerivedConstants,
     load_constants,
     small_frame_spec,
     verified_folder,
@@ -140,22 +139,29 @@ class ImageTower(nn.Module):
 
 
 def folded_weights() -> dict[str, Tensor]:
-    """Load the convolutions' weights from the installed package.
+    """Load the convolutions' weights from the installed package, folded, and name them as :func:`_architecture` does.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
     """
     folder = verified_folder(IMAGE_PACKAGE)
     (file,) = IMAGE_PACKAGE.digests
-    return _fold(torch.load(folder / file, map_location="cpu", weights_only=True))
-
-
-def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Compute the SHA-256 digest of names, shapes and values."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()
+    published = torch.load(folder / file, map_location="cpu", weights_only=True)
+    # Both implementations list each convolution, followed by its batch normalization, in the order of computation.
+    convolutions = [name for name, tensor in published.items() if tensor.ndim == 4]
+    normalizations = [name.rpartition(".")[0] for name in published if name.endswith(".running_mean")]
+    targets = [name for name, layer in _architecture().named_modules() if isinstance(layer, nn.Conv2d)]
+    folded = {}
+    for target, convolution, normalization in zip(targets, convolutions, normalizations, strict=True):
+        weight, bias, mean, variance = (
+            published[f"{normalization}.{part}"].double().numpy()
+            for part in ("weight", "bias", "running_mean", "running_var")
+        )
+        scale = weight / np.sqrt(variance + _EPSILON)
+        kernel = published[convolution].double().numpy() * scale[:, None, None, None]
+        folded[f"{target}.weight"] = torch.from_numpy(np.ascontiguousarray(kernel, np.float32))
+        folded[f"{target}.bias"] = torch.from_numpy((bias - mean * scale).astype(np.float32))
+    return folded
 
 
 def _architecture() -> Any:
@@ -171,27 +177,6 @@ def _architecture() -> Any:
                     convolution.bias = nn.Parameter(torch.empty(convolution.out_channels))
                     setattr(parent, name, child.act)
     return cnn
-
-
-def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Fold the published weights, and name them as :func:`_architecture` does.
-
-    Both implementations list each convolution, followed by its batch normalization, in the order of computation.
-    """
-    convolutions = [name for name, tensor in published.items() if tensor.ndim == 4]
-    normalizations = [name.rpartition(".")[0] for name in published if name.endswith(".running_mean")]
-    targets = [name for name, layer in _architecture().named_modules() if isinstance(layer, nn.Conv2d)]
-    folded = {}
-    for target, convolution, normalization in zip(targets, convolutions, normalizations, strict=True):
-        weight, bias, mean, variance = (
-            published[f"{normalization}.{part}"].double().numpy()
-            for part in ("weight", "bias", "running_mean", "running_var")
-        )
-        scale = weight / np.sqrt(variance + _EPSILON)
-        kernel = published[convolution].double().numpy() * scale[:, None, None, None]
-        folded[f"{target}.weight"] = torch.from_numpy(np.ascontiguousarray(kernel, np.float32))
-        folded[f"{target}.bias"] = torch.from_numpy((bias - mean * scale).astype(np.float32))
-    return folded
 
 
 _GRID = 2  # tokens per side of a frame; training time is proportional to their number
@@ -211,8 +196,10 @@ class SmallBackbone(BertBackbone):
         self, clip: Towers, tokenizer: BertTokenizer, spec: FrameSpec, background: TextBackground
     ) -> None:
         self._background = background
-        tensors = {name: torch.from_numpy(array) for name, array in background._asdict().items()}
-        self._background_digest = tensor_digest(tensors)
+        digest = hashlib.sha256()
+        for part, array in sorted(background._asdict().items()):
+            digest.update(f"{part} torch.{array.dtype} {list(array.shape)}".encode() + array.tobytes())
+        self._background_digest = digest.hexdigest()
         super().__init__(NAME, clip, tokenizer, spec, _MEAN, _STD)
         self._frozen_images = FrozenTower(self._compile_images)
 
@@ -333,11 +320,7 @@ def load_small(frames: int | None = None) -> SmallBackbone:
     Raises:
         BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
     """
-    return build_small(load_constants(), frames)
-
-
-def build_small(constants: DerivedConstants, frames: int | None = None) -> SmallBackbone:
-    """Build ``small`` with the given constants."""
+    constants = load_constants()
     image = ImageTower(folded_weights(), F.pad(torch.from_numpy(constants.projection), (0, RESERVED)))
     source = verified_folder(TEXT_PACKAGE)
     with silent_library():

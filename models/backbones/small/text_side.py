@@ -60,7 +60,8 @@ class SmallTextSide(QueryBackbone):
         config = json.loads((folder / "config.json").read_text())
         width = len(constants.text_center)
         self.vocabulary = int(config["vocab_size"])
-        mapped = _map_file(folder / "model.safetensors")
+        with (folder / "model.safetensors").open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._engine = BertEngine(
             _read_weights(mapped),
             config["num_attention_heads"],
@@ -117,22 +118,13 @@ def read_identity() -> tuple[str, Vectors]:
             constants, fingerprint = metadata[_CONSTANTS], metadata[_FINGERPRINT]
     except (OSError, SafetensorError, KeyError) as error:
         raise EngineUnavailable(f"{_path().name} cannot be read ({error})") from error
-    if constants != _constants_digest():
+    if constants != hashlib.sha256(constants_path().read_bytes()).hexdigest():
         raise EngineUnavailable(f"{_path().name} does not belong to {constants_path().name}")
     return fingerprint, vectors
 
 
 def _path() -> Path:
     return Path(str(resources.files("models.backbones.small") / "text_side.safetensors"))
-
-
-def _constants_digest() -> str:
-    return hashlib.sha256(constants_path().read_bytes()).hexdigest()
-
-
-def _map_file(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _read_weights(mapped: mmap.mmap) -> dict[str, npt.NDArray[Any]]:

@@ -54,9 +54,9 @@ def _inference() -> Iterator[None]:
 @pytest.fixture
 def _no_previous_warning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(frozen_tower, "log", structlog.get_logger())  # the one of the module may be cached
-    frozen_tower._warn.cache_clear()
+    frozen_tower.warn_unavailable.cache_clear()
     yield
-    frozen_tower._warn.cache_clear()
+    frozen_tower.warn_unavailable.cache_clear()
 
 
 def test_features_equal_those_of_torch(backbone: Backbone, in_torch: Backbone) -> None:
