@@ -46,13 +46,7 @@ _STOP_SECONDS = 40.0
 class Deployment(ABC):
     """The service's processes and folders, as the harness and its faults see them.
 
-    Args:
-        folder: Folder of the run; media and armed faults are below it.
-
     Attributes:
-        mode: Name of the deployment in the report.
-        url: URL of the API.
-        broker_url: URL of the broker, as Celery writes it.
         postgres: The database server; None: a file.
         networks: Role → network between that role's processes and the database; empty with SQLite.
     """

@@ -25,12 +25,7 @@ _START_SECONDS = 10.0  # for an API to load its snapshot while the database is u
 
 @dataclass
 class FaultContext:
-    """What a fault can act on.
-
-    Attributes:
-        workers: Workers that the fault started.
-        has_ended_api: Whether an API process died at a kill point.
-    """
+    """What a fault can act on, its workers, and whether an API process died at a kill point."""
 
     deployment: Deployment
     volume: DataVolume
@@ -45,7 +40,6 @@ class Fault:
     """A kind of fault.
 
     Attributes:
-        kind: Name in the report.
         strike: Causes the fault and heals it; returns whether it struck.
         restarts_api: Whether searches may fail until the API is ready again. A kill point notes in the context whether
             the process that died belonged to the API.

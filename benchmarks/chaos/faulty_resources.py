@@ -24,9 +24,6 @@ _VOLUME_SIZE = "384m"
 class TcpProxy:
     """A TCP proxy that forwards connections to a server, and can cut or freeze them, until it is closed.
 
-    Args:
-        connect: Opens a connection to the server.
-
     Attributes:
         port: Port on 127.0.0.1 that clients connect to.
     """

@@ -32,9 +32,7 @@ class KillPoint:
 
     Attributes:
         operation: Operation that reaches the point: learn, append, relearn, delete, probe, sync or post.
-        module: Module whose attribute is wrapped.
         attribute: Function, or class and method joined by a dot.
-        before: Whether the process dies before the call rather than after it.
     """
 
     operation: str

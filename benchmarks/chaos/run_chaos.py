@@ -64,9 +64,7 @@ class FaultRecord:
 
     Attributes:
         round: Round of operations in which it struck.
-        delay: Seconds from the start of the round to the fault.
         struck: Whether the fault took effect; a kill point may not be reached.
-        seconds: Duration of the round, including recovery.
         failed_searches: Errors of failed searches, except those during a restart of the API.
         excused_searches: Number of failed searches during a restart of the API.
         retried_tasks: Errors of tasks that failed and that the operator retried.
@@ -115,12 +113,8 @@ class Chaos:
     """A chaos run.
 
     Args:
-        faults: Number of faults to strike.
         kinds: Regular expression that selects faults by name; empty: all.
         large: Videos in the largest domain.
-
-    Attributes:
-        records: Faults so far.
     """
 
     def __init__(self, folder: Path, faults: int, seed: int, kinds: str, large: int) -> None:
@@ -133,11 +127,7 @@ class Chaos:
         self._counts: Counter[str] = Counter()
 
     def run(self, modes: Sequence[str], report: Callable[[], object]) -> None:
-        """Strike the faults, with a new library after each plan of rounds.
-
-        Args:
-            modes: Deployments in turn: ``embedded``, ``server``.
-        """
+        """Strike the faults, with a new library after each plan of rounds, on the deployments in turn."""
         self._record_reference()
         library = 0
         while len(self.records) < self._faults:

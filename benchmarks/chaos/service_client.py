@@ -299,11 +299,7 @@ class _Plan:
 
 
 def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:
-    """Plan the rounds of operations, starting from an empty library.
-
-    Args:
-        large: Videos in the largest domain; above 64, several chunks are probed.
-    """
+    """Plan the rounds of operations, from an empty library. Above 64 videos, a domain is probed in several chunks."""
     plan = _Plan(random.Random(seed))
     return [
         (plan.ingest("harbor", 10),),

@@ -28,15 +28,7 @@ def caption_words(text: str) -> list[str]:
 
 
 class CaptionTfidf:
-    """TF-IDF vectors over the vocabulary of some documents.
-
-    Args:
-        documents: Texts that define the vocabulary and the document frequencies.
-
-    Attributes:
-        words: Vocabulary of W words, sorted.
-        idf: Inverse document frequency of each word, ``[W]``.
-    """
+    """TF-IDF vectors over the W words of some documents, which define the document frequencies."""
 
     def __init__(self, documents: Sequence[str]) -> None:
         frequencies = Counter(word for text in documents for word in set(caption_words(text)))

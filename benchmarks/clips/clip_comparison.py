@@ -51,12 +51,7 @@ def compare_on_clips(
     each video's tokens once for all runs, so training times do not include it.
 
     Args:
-        frames: Frames per clip; the backbone's default if None.
-        ridges: Whether to run the rivals.
         shuffled: Whether each seed but the first shuffles the domains.
-
-    Yields:
-        After each run: the methods' runs and the rivals' runs so far.
 
     Raises:
         ProtocolError: A clip cannot be used.
@@ -125,13 +120,7 @@ def _run_rival(
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The runs with captions for a limited number of clips.
-
-    Attributes:
-        limit: Maximum number of captioned training clips per domain; None: all.
-        clips: Number of captioned training clips over all domains.
-        runs: One run per seed.
-    """
+    """The runs, one per seed, with captions for a limited number of training clips per domain; None: all."""
 
     limit: int | None
     clips: int
@@ -142,9 +131,6 @@ def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
     """Remove the captions from all but ``limit`` training clips.
 
     Clips are selected by a hash of seed and ID, so a larger limit keeps all captions of a smaller one.
-
-    Args:
-        limit: Number of training clips that keep their captions.
     """
     captioned = [clip.id for clip in task.train if clip.captions]
     ranked = sorted(captioned, key=lambda clip: hashlib.sha256(f"{seed} {clip}".encode()).digest())
@@ -169,13 +155,6 @@ def measure_caption_curve(
 
     Held-out clips and their queries are the same for all points. A seed selects the captioned clips and the order of
     the domains.
-
-    Args:
-        limits: Numbers of captioned training clips per domain; those that no domain exceeds are left out.
-
-    Raises:
-        ProtocolError: A clip cannot be used.
-        MethodError: Settings are invalid, or the method cannot use the backbone.
     """
     configure(variant.method, backbone, variant.settings)
     spec = frame_spec(backbone, None)

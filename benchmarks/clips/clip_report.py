@@ -23,12 +23,7 @@ _COMPARED = {"local": "own shard", "global": "all shards"}
 
 
 def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
-    """Format Markdown tables of all runs.
-
-    Args:
-        methods: The methods' runs, with all seeds of a variant.
-        rivals: The rivals' runs; may be empty.
-    """
+    """Format Markdown tables of all runs of methods and rivals."""
     first = methods[0]
     queries = sum(map(len, first.ranks["local"].values()))
     parts = [
@@ -57,11 +52,7 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
 def write_clip_report(
     folder: Path, methods: Sequence[ClipRun], rivals: Sequence[ClipRun], command: str, backbone: str
 ) -> str:
-    """Write ``table.md`` and ``results.json``, and return the tables.
-
-    Args:
-        folder: Folder for the results; created if missing.
-    """
+    """Write ``table.md`` and ``results.json``, and return the tables."""
     table = clip_tables(methods, rivals)
     summary = {"command": command, "backbone": backbone, "runs": list(map(_run_summary, [*methods, *rivals]))}
     return write_report(folder, table, summary)
@@ -141,11 +132,7 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
 
 
 def caption_table(points: Sequence[CurvePoint]) -> str:
-    """Format a Markdown table with a row per number of captioned clips.
-
-    Args:
-        points: Points of the curve; the last one has all captions.
-    """
+    """Format a Markdown table with a row per number of captioned clips; the last one has all captions."""
     run = points[-1].runs[0]
     queries = sum(map(len, run.ranks["local"].values()))
     header = [
@@ -175,11 +162,7 @@ def caption_table(points: Sequence[CurvePoint]) -> str:
 def write_caption_report(
     folder: Path, points: Sequence[CurvePoint], command: str, method: str, backbone: str
 ) -> str:
-    """Write ``table.md`` and ``results.json``, and return the table.
-
-    Args:
-        folder: Folder for the results; created if missing.
-    """
+    """Write ``table.md`` and ``results.json``, and return the table."""
     table = caption_table(points)
     figures = [
         {

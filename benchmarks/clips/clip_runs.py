@@ -35,15 +35,11 @@ class ClipRun:
     """Ranks and costs of one run.
 
     Attributes:
-        label: Name of the method variant or rival.
-        seed: Seed of the method and of the domain order.
-        order: Domains in the order of learning.
         ranks: Rank of each query's clip, from 1, by gallery and domain.
         routed: Whether each query's own domain has the largest routing evidence, by domain.
         seconds: Wall time by phase (training, indexing, evaluation): one value per domain in the order of learning, or
             a single value for joint training.
         peak_mib: Peak resident memory of the process in MiB, in the form of ``seconds``.
-        clips: Number of clips by domain.
         matrices: R@1 in percent by gallery ("local", "global"), for release i on domain t's queries; empty for a joint
             solution.
         evidence: Routing evidence of each query for the domains in ``order``, by domain; empty for a rival.
@@ -119,13 +115,7 @@ Interval = tuple[float, float, float]  # difference, lower and upper bound
 def difference_interval(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *, pooled: bool = False
 ) -> Interval:
-    """Compute the mean difference ``first - second`` with its 95 % bootstrap interval.
-
-    Args:
-        first: Value of each query, by domain.
-        second: Values of the same queries.
-        pooled: Whether every query has the same weight, rather than every domain.
-    """
+    """Compute the mean difference of values by domain with its 95 % bootstrap interval; pooled: over the queries."""
     differences = [np.subtract(a, b, dtype=np.float64) for a, b in zip(first, second, strict=True)]
     sizes = np.array([len(part) for part in differences], np.float64)
     weights = sizes / sizes.sum() if pooled else np.full(len(sizes), 1 / len(sizes))

@@ -79,13 +79,7 @@ class DomainFeatures:
 
 @dataclass(frozen=True)
 class RidgeSettings:
-    """Settings of a ridge.
-
-    Attributes:
-        penalty: Weight of the squared norm.
-        recentered: Whether predictions are centered on the mean over the domain's clips in the gallery, rather than on
-            the mean target of the fitted clips.
-    """
+    """Weight of the squared norm, and whether predictions are centered on the gallery instead of the fitted clips."""
 
     penalty: float
     recentered: bool
@@ -113,11 +107,6 @@ def fit_ridge(features: Floats, targets: Floats, penalty: float) -> RidgeMap:
 
     Minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there are
     fewer clips than features.
-
-    Args:
-        features: ``[n, F]``.
-        targets: ``[n, W]``.
-        penalty: Weight of the squared norm.
     """
     mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-6
     scaled, offset = (features - mean) / deviation, targets.mean(axis=0)
@@ -143,7 +132,6 @@ def run_ridge(
     The gallery "global" adds each domain's routing evidence times ``prior``; "global_raw" does not.
 
     Args:
-        prior: Cosine per nat of routing evidence.
         routing: Run of a method whose routing evidence replaces that of the words.
     """
     fits = (
@@ -189,11 +177,7 @@ def run_ridge(
 
 
 class RidgeFit:
-    """Vocabulary and ridge of some domains.
-
-    Attributes:
-        seconds: Wall time of the fit.
-    """
+    """Vocabulary and ridge of some domains, and the wall time of the fit."""
 
     def __init__(self, domains: Sequence[DomainFeatures], settings: RidgeSettings) -> None:
         began = time.perf_counter()
@@ -262,9 +246,6 @@ def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: fl
 
     Each fifth of every domain's training clips is left out once and searched with its first captions. Held-out clips
     are not read. If a domain has only one training clip, the first candidate is selected.
-
-    Args:
-        prior: Cosine per nat of routing evidence.
     """
     candidates = [
         RidgeSettings(penalty, recentered) for recentered in (not joint, joint) for penalty in _PENALTIES

@@ -28,11 +28,7 @@ Frames = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class FileFrames:
-    """Frames of a video file, or of part of it.
-
-    Attributes:
-        span: Start and end of the part in seconds; None for the whole file.
-    """
+    """Frames of a video file, or of a part of it in seconds."""
 
     path: Path
     span: tuple[float, float] | None = None

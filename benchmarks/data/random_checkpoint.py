@@ -18,18 +18,7 @@ from models.backbones import OPEN_CLIP_PREFIX
 
 
 def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
-    """Write ``open_clip_model.safetensors`` and ``open_clip_config.json`` for a model.
-
-    Args:
-        model: Model name in open_clip.
-        folder: Folder to write to; created if missing.
-
-    Returns:
-        Name of the backbone, for ``CINESTRATA_BACKBONE``.
-
-    Raises:
-        ValueError: Open_clip has no model of this name.
-    """
+    """Write the weights and the configuration of a model in open_clip, and return the name of its backbone."""
     config = open_clip.get_model_config(model)
     if config is None:
         raise ValueError(

@@ -55,7 +55,6 @@ def prepare_source_tasks(
     """Create the missing frames for some tasks' videos, and return the tasks in order.
 
     Args:
-        spec: Number and size of the frames per video, as the backbone requires.
         cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
 
     Raises:

@@ -30,12 +30,7 @@ _MIN_SECONDS = 5.0  # what must be left of the budget to start a check
 
 
 class CheckFailed(Exception):
-    """A promise that the check tests does not hold.
-
-    Args:
-        reason: Sentence that names the promise and the figure.
-        figures: Figures measured until then.
-    """
+    """A promise that the check tests does not hold; the reason names it and the figure."""
 
     def __init__(self, reason: str, figures: Figures | None = None) -> None:
         super().__init__(reason)
@@ -51,7 +46,6 @@ class Check:
     """A check.
 
     Attributes:
-        name: Name in the report.
         target: Function as ``module:name``, imported in the check's process.
         seconds: Time after which the check is ended and counts as failed.
         arguments: The function's arguments after the plan.
@@ -67,13 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check.
-
-    Attributes:
-        seconds: Wall time, including the start of its process.
-        reason: Why a check did not pass.
-        figures: Measured values by name; the names contain the units.
-    """
+    """Result of a check: wall time with the start of its process, why it did not pass, and measured values."""
 
     name: str
     outcome: Outcome
@@ -83,12 +71,7 @@ class CheckResult:
 
 
 def run_checks(checks: Sequence[Check], plan: object, budget: float) -> Iterator[CheckResult]:
-    """Run checks in order, and yield each result as soon as it is known.
-
-    Args:
-        plan: First argument of each check; it is pickled.
-        budget: Seconds for all checks. Those that no longer fit are skipped.
-    """
+    """Run checks in order within a budget of seconds, and yield each result as soon as it is known."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     end = time.monotonic() + budget
@@ -153,14 +136,7 @@ def _execute(sender: Connection, check: Check, plan: object) -> None:
 
 
 class TrainingSize(NamedTuple):
-    """Size of a measured training run.
-
-    Attributes:
-        model: Model name in open_clip.
-        method: Method that is trained.
-        batch: Pairs per step.
-        steps: Steps in each of two epochs, of which the second is measured.
-    """
+    """Model of open_clip, method, pairs per step, and steps in each of two epochs; the second is measured."""
 
     model: str
     method: str
@@ -173,11 +149,7 @@ class GpuPlan:
     """Sizes of all checks; the defaults fit a GPU with 80 GB.
 
     Attributes:
-        device: ``cuda`` or ``cpu``.
-        folder: Folder for checkpoints, frames and libraries.
         frames: Frames per video; 12, as in both papers' tables on MSR-VTT.
-        models: Model names in open_clip, smallest first.
-        searches: Searches for measuring latency.
         memory_gib: Memory of the worker that runs out of it.
     """
 

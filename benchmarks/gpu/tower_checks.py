@@ -42,12 +42,7 @@ def make_captions(count: int) -> list[str]:
 def write_task(
     folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str], name: str = "drawn"
 ) -> TaskData:
-    """Write a task of training videos with random frames.
-
-    Args:
-        folder: Folder for the frames, ``uint8 [frames, size, size, 3]`` per video.
-        captions: Captions to distribute over the videos; at least one per video.
-    """
+    """Write a task of training videos with random frames ``uint8 [frames, size, size, 3]`` that share the captions."""
     folder.mkdir(parents=True, exist_ok=True)
     clips = []
     for number in range(videos):

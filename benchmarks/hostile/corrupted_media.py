@@ -30,12 +30,7 @@ _FOREIGN_FILE = "/etc/passwd"
 
 
 class Bases(NamedTuple):
-    """What the corruptions start from.
-
-    Attributes:
-        files: Valid files by format name.
-        address: URL of a local server that no decoder must connect to.
-    """
+    """Valid files by format name, and the URL of a local server that no decoder must connect to."""
 
     files: Mapping[str, bytes]
     address: str

@@ -42,14 +42,7 @@ _OUTCOMES = (
 
 
 def run(inputs: int, seed: int) -> dict[str, object]:
-    """Probe corrupted files, and report the outcomes.
-
-    Args:
-        seed: Seed for the corruption; the same seed gives the same files.
-
-    Returns:
-        ``outcomes`` by kind, ``violations`` as sentences, and measurements.
-    """
+    """Probe corrupted files, the same for a seed, and report outcomes by kind, violations as sentences, and costs."""
     from service.catalog.database import dispose
     from service.core.settings import settings
 

@@ -21,11 +21,7 @@ _PER_FOLDER = 1000
 
 
 def write_tiny_clips(folder: Path, count: int) -> list[Path]:
-    """Write distinct mp4 files of 64 × 64 pixels and two seconds; existing files are kept.
-
-    Returns:
-        Paths relative to the folder, in subfolders of a thousand. File i shows clip i modulo 64.
-    """
+    """Write distinct mp4 files of 64 × 64 pixels and two seconds, unless they exist; returns relative paths."""
     contents = []
     with tempfile.TemporaryDirectory() as temporary:
         for number in range(min(_PICTURES, count)):

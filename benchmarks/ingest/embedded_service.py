@@ -31,11 +31,7 @@ class NotReady(Exception):
 
 @contextmanager
 def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.Client]:
-    """Run ``cinestrata up`` on a data folder during the ``with`` block; yields a client for its API.
-
-    Raises:
-        RuntimeError: The service does not start; the message contains its error output.
-    """
+    """Run ``cinestrata up`` on a data folder during the ``with`` block; yields a client for its API."""
     with tempfile.TemporaryFile("w+") as errors:
         argv = [*COMMAND, "up", "--data", str(data), "--port", "0"]
         with subprocess.Popen(
@@ -63,14 +59,7 @@ def free_port() -> int:
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[Any] | None = None) -> None:
-    """Wait until an API is ready.
-
-    Args:
-        process: Process without which the API cannot become ready.
-
-    Raises:
-        NotReady: The API is not ready after ten minutes, or the process has ended.
-    """
+    """Wait ten minutes until an API is ready; raise NotReady if it is not, or if the process it needs has ended."""
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         if process is not None and process.poll() is not None:
@@ -93,11 +82,7 @@ def create(api: httpx.Client, route: str, body: Mapping[str, Any]) -> str:
 def wait_ready(
     api: httpx.Client, task: str, observe: Callable[[dict[str, Any]], object] = lambda details: None
 ) -> dict[str, Any]:
-    """Wait until a task is ready, and return it; raise RuntimeError if it ends otherwise.
-
-    Args:
-        observe: Called with each state of the task that is read.
-    """
+    """Wait until a task is ready, observing each state; raise RuntimeError if it ends otherwise."""
     while True:
         details: dict[str, Any] = api.get(f"/tasks/{task}").raise_for_status().json()
         observe(details)
@@ -109,13 +94,7 @@ def wait_ready(
 
 
 class ProcessMemory(NamedTuple):
-    """A process's resident memory in bytes.
-
-    Attributes:
-        mapped: Pages of files; processes that map the same files share them.
-        own: All other pages, which are private to the process.
-        peak: Largest sum of both since the process started.
-    """
+    """A process's resident memory in bytes: shared pages of files, its own ones, and their peak so far."""
 
     mapped: int
     own: int

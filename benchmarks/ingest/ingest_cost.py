@@ -110,11 +110,7 @@ def measure_embedding(name: str, paths: Sequence[Path], folder: Path, *, rounds:
 
 @torch.inference_mode()
 def best_forward_rate(backbone: Backbone, frames: Tensor) -> float:
-    """Measure videos per second of the image tower alone on normalized pixels, at the best of several batch sizes.
-
-    Args:
-        frames: Frames ``uint8 [n, M, H, W, 3]``.
-    """
+    """Measure videos per second of the image tower alone on normalized pixels, at the best of several batch sizes."""
     tower = getattr(backbone.clip, "encode_image", backbone.clip.visual)
     rates = []
     for size in (size for size in _BATCHES if size <= len(frames)):

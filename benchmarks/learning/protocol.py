@@ -50,11 +50,7 @@ class CtvrSource(StrictModel):
     needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """Yield the first ``count`` tasks.
-
-        Raises:
-            ProtocolError: A file is missing; the message names it and its folder.
-        """
+        """Yield the first ``count`` tasks; raise ProtocolError if a file is missing, with its name and folder."""
         groups = self.category_groups()[:count]
         required = [row[0] for group in groups for category in group for _, row in category.rows()]
         found = self._files(videos, required)
@@ -156,7 +152,6 @@ class MethodVariant(BaseModel):
     """A method with settings: one row in the tables.
 
     Attributes:
-        label: Name in tables: the short form.
         prior: Routing prior in the global gallery; 0 merges raw cosines, None uses the default.
     """
 

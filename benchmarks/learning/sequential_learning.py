@@ -119,12 +119,9 @@ class SequentialLearner:
     training videos are available to the loss.
 
     Args:
-        settings: The method's settings, over those of its recipe.
         round_vectors: Whether to round shards to half precision, as the vector store does.
 
     Attributes:
-        method: Method after the newest task; None before the first task.
-        release: Release after the newest task; None before the first task.
         shards: Vectors of each indexed task, by task ID.
         pinned: Release that embedded each indexed task's shard, by task ID.
     """
@@ -152,25 +149,13 @@ class SequentialLearner:
             self.index(task)
 
     def start_task(self) -> Method:
-        """Create a method that is ready to learn the next task, starting from the newest release.
-
-        Raises:
-            MethodError: The settings are invalid, or the method cannot continue the release.
-        """
+        """Create a method that is ready to learn the next task, starting from the newest release."""
         return start_method(self._method_name, self._backbone, self._settings, self.release)
 
     def train(
         self, task: TaskData, *, report: Callable[[TrainingProgress], None] = lambda progress: None
     ) -> list[float]:
-        """Train the next task, starting from the newest release.
-
-        Returns:
-            The mean loss of each epoch; empty if the task has no training captions.
-
-        Raises:
-            TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
-            MethodError: See :meth:`start_task`.
-        """
+        """Train the next task, starting from the newest release, and return the mean loss of each epoch."""
         method = self.start_task()
         memory = StoredVectors(
             [(self.shards[earlier.task_id], vector_ids(earlier.train)) for earlier in self.tasks]
@@ -185,9 +170,6 @@ class SequentialLearner:
         """Train the union of all tasks from the backbone, for as many epochs as each task gets alone.
 
         The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
-
-        Returns:
-            The mean loss of each epoch.
         """
         clips = tuple(clip for task in tasks for clip in task.clips)
         union = TaskData("all", "all tasks", clips)

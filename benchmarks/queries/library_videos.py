@@ -26,10 +26,6 @@ class LibraryVideo:
     Attributes:
         group: Name of the folder that contains the domain.
         uri: Path below the library's media root.
-        captions: All captions in the manifest.
-        metadata: Metadata that the library stores.
-        stored: Captions that the library stores.
-        is_hidden: Whether the captions are hidden from the library.
     """
 
     id: str
@@ -65,7 +61,6 @@ def read_domains(
 
     Args:
         names: Whether videos keep their file name and metadata. If not, hidden videos have no text at all.
-        only: Names of the domains to read; all by default.
 
     Raises:
         ProtocolError: There are no such domains, two have the same name, a file is missing, or a domain has fewer than

@@ -88,10 +88,6 @@ class QueryResults:
     """Outcomes of all seeds.
 
     Attributes:
-        videos: Number of videos by domain.
-        hidden: Number of hidden videos.
-        names: Whether file names and metadata were stored.
-        ridge: The ridge's settings in each seed.
         weights: Weights of BM25 in the convex combination in each seed: for the first half of the videos, fitted on the
             second one, and vice versa.
     """
@@ -112,12 +108,7 @@ class QueryResults:
         return cls(videos, hidden, seeds, names)
 
     def add(self, plan: Plan, answers: Sequence[Answer], scores: Mapping[str, Floats]) -> None:
-        """Add a library's outcomes, also those of BM25. The first library of a seed fits the convex combination.
-
-        Args:
-            answers: Answers to the plan's questions.
-            scores: Scores of the other rivals, ``[Q, N]``.
-        """
+        """Add the outcomes of answers, BM25 and other scores ``[Q, N]``; a seed's first library fits the fusion."""
         videos = [video for part in plan.library.values() for video in part]
         bm25 = Bm25([stored_text(video, with_names=self.names) for video in videos])
         scores = {FULL_TEXT: np.stack([bm25(query.text) for query in plan.queries]), **scores}
@@ -148,12 +139,6 @@ def compare_on_queries(
     report: Callable[[str], None] = lambda line: None,
 ) -> QueryResults:
     """Ingest the libraries for all seeds, and search them with all kinds of queries.
-
-    Args:
-        folders: Folders of domains; see :func:`~benchmarks.queries.library_videos.read_domains`.
-        method: Name of the method; None: the backbone's default.
-        uncaptioned: Share of the videos whose captions are hidden.
-        only: Names of the domains to read; all by default.
 
     Raises:
         ProtocolError: A folder or a video cannot be used.
@@ -293,9 +278,6 @@ def compare_service(
     Videos whose captions are in the folders, but not in the library, are hidden. Captions in new wording and domains
     left out need other libraries, so they are not measured. Arguments are those of
     :func:`~benchmarks.queries.query_comparison.compare_on_queries`.
-
-    Args:
-        url: Base URL of the service; the API key is that of the environment.
 
     Raises:
         ProtocolError: A folder cannot be used, or the service lacks one of its domains.

@@ -65,11 +65,7 @@ def random_letters(count: int, seed: int = 0) -> list[str]:
 
 
 def foreign_words(library_words: Collection[str], count: int, seed: int = 0) -> list[str]:
-    """Draw single words from :data:`SENTENCES` that no word in the library resembles in letters.
-
-    Args:
-        library_words: Words in all the library's texts.
-    """
+    """Draw single words from :data:`SENTENCES` that no word in the library's texts resembles in letters."""
     known = {word[:_STEM] for word in library_words}
     words = sorted({word for text in SENTENCES for word in text.split() if len(word) > _STEM})
     foreign = [word for word in words if word[:_STEM] not in known]
@@ -93,8 +89,6 @@ class Query(NamedTuple):
     """A text, and the videos that are right for it.
 
     Attributes:
-        kind: Kind in the tables.
-        text: Text to search for.
         right: IDs of the right videos, including those with hidden captions.
         stored: Number of right videos whose stored captions say so.
         domain: Domain of the right video, or the only one whose stored captions have the words; None if there are

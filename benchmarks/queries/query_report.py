@@ -33,7 +33,6 @@ class Figure:
     """A measure in a row.
 
     Attributes:
-        queries: Number of distinct queries.
         value: Mean over the domains, with its interval; queries that fit several domains count as one more domain.
         difference: Mean difference to the product, with its interval; None for the product, and if it has no value.
         over_queries: Mean over the queries, likewise.
@@ -120,12 +119,7 @@ def _interval(first: Values, second: Values | None = None, *, pooled: bool) -> I
 
 
 def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
-    """Compute how well confidence separates whole captions of videos in the library from those of domains left out.
-
-    Returns:
-        For each row and kind of present captions: the area under the receiver operating characteristic, with its
-        interval.
-    """
+    """Compute the area under the curve of confidence, for whole captions against those of domains left out."""
     curves = []
     for row in ROWS:
         if row in (CONVEX, CHANCE):  # these score relative to other videos
@@ -211,11 +205,7 @@ def _cell(figure: Figure | None) -> str:
 
 
 def write_query_report(folder: Path, results: QueryResults, command: str, backbone: str) -> str:
-    """Write ``table.md`` and ``results.json``, and return the tables.
-
-    Args:
-        folder: Folder for the results; created if missing.
-    """
+    """Write ``table.md`` and ``results.json``, and return the tables."""
     figures = compute_figures(results)
     table = query_tables(results, figures)
     summary = {

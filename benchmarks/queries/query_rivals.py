@@ -51,11 +51,7 @@ _NO_RESULT = -np.inf
 
 
 class Bm25:
-    """BM25 scores for videos with texts.
-
-    Args:
-        documents: For each of N videos, all its texts, joined.
-    """
+    """BM25 scores for N videos, of all texts of each, joined."""
 
     def __init__(self, documents: Sequence[str]) -> None:
         counts = [Counter(caption_words(document)) for document in documents]
@@ -97,9 +93,6 @@ def combine(full_text: Floats, visual: Floats, weight: float) -> Floats:
     """Combine two lists of scores ``[N]`` convexly; −∞ in ``visual`` means outside the gallery.
 
     Both are scaled to 0..1: BM25 from its theoretical minimum, 0, the other from its lowest score in the gallery.
-
-    Args:
-        weight: Weight of ``full_text``, 0..1.
     """
     inside = visual > _NO_RESULT
     words, looks = np.maximum(full_text[inside], 0.0), visual[inside]
@@ -115,9 +108,6 @@ class FrozenFeatures:
 
     Attributes:
         ridge: Features for the ridge by domain; :class:`JointRidge` sets the captions.
-        vectors: The backbone's vectors by domain.
-        encode: Encodes texts with the backbone as vectors ``[n, dim]``.
-        engine: Library that the backbone runs in.
     """
 
     ridge: Mapping[str, DomainFeatures]
@@ -129,11 +119,7 @@ class FrozenFeatures:
 def read_features(
     library: Library, backbone: str, cache: Path, *, workers: int, progress: Progress
 ) -> FrozenFeatures:
-    """Decode all videos, and compute what the cache lacks.
-
-    Raises:
-        ProtocolError: Videos cannot be decoded; the message names them.
-    """
+    """Decode all videos, and compute what the cache lacks."""
     sources = [
         SourceTask(
             name,
@@ -177,12 +163,7 @@ def read_features(
 
 
 class JointRidge:
-    """One ridge over all of a library's domains, with routing evidence from its words.
-
-    Args:
-        features: Features of its videos.
-        settings: Settings; by default the best in cross-validation on the captioned videos.
-    """
+    """One ridge over all of a library's domains, with routing evidence from its words; cross-validated unless set."""
 
     def __init__(
         self, library: Library, features: FrozenFeatures, settings: RidgeSettings | None = None
@@ -224,13 +205,7 @@ PRODUCT, FULL_TEXT, CONVEX, VISUAL, ZERO_SHOT, RIDGE, WORDY_RIDGE, CHANCE = ROWS
 
 
 class Outcome(NamedTuple):
-    """One query's values for one row, in percent.
-
-    Attributes:
-        row: Product or rival.
-        gallery: ``all`` domains, or for a whole caption its ``own`` domain.
-        values: Value by measure.
-    """
+    """One query's values by measure in percent for one row: among ``all`` domains, or a whole caption's ``own`` one."""
 
     row: str
     gallery: str
@@ -277,12 +252,7 @@ def fit_weights(
     candidates: Sequence[float],
     score: Callable[[int, float], Floats],
 ) -> list[float]:
-    """Fit a weight for each half of the videos on the other: the best mean of all recalls over the kinds.
-
-    Args:
-        candidates: Possible weights.
-        score: Computes the scores of N videos for the query at a position with a weight, ``[N]``.
-    """
+    """Fit a weight for each half of the videos on the other: the best mean of all recalls over the kinds."""
     gains: dict[tuple[int, str], list[list[float]]] = {}
     for number, query in enumerate(queries):
         if query.right:

@@ -56,8 +56,6 @@ class Answer(NamedTuple):
     """What a search answered.
 
     Attributes:
-        top: IDs of the first results.
-        matches: Whether a video matches, according to the answer; None if it does not say.
         confidence: How likely a video matches: a probability, or a rival's best score.
     """
 
@@ -71,8 +69,6 @@ class ServedAnswers:
     """A library's answers.
 
     Attributes:
-        answers: Answer to each question.
-        videos: IDs of all N videos in the library.
         visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
             N]``.
         words: The product's score without the looks, likewise: evidence of words and routing, in nats.
@@ -95,14 +91,7 @@ def serve(
     backbone: str,
     method: str | None,
 ) -> ServedAnswers:
-    """Ingest a library in a process of its own, and search it.
-
-    Args:
-        method: Name of the method; None: the backbone's default.
-
-    Raises:
-        ProtocolError: A domain cannot be learned; the message says why.
-    """
+    """Ingest a library in a process of its own, and search it; raise ProtocolError if a domain cannot be learned."""
     specification = {
         "domains": {
             name: [
@@ -173,11 +162,7 @@ def to_answer(response: SearchResponse) -> Answer:
 
 
 def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
-    """Score all videos for each text, ``[2, Q, N]``: without words, and without visual scores.
-
-    Args:
-        rows: Columns by vector ID.
-    """
+    """Score all videos for each text, ``[2, Q, N]``: without words, and without visual scores; rows: their columns."""
     snapshot = engine.snapshots.current()
     scores = np.full((2, len(texts), len(rows)), -np.inf, np.float32)
     for start, batch in zip(range(0, len(texts), 64), batches(texts, 64), strict=True):

@@ -27,12 +27,8 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def format_interval(
     value: Sequence[float], difference: Sequence[float] | None = None, decimals: int = 1
 ) -> str:
-    """Format a mean with its interval, marked if it is better than the product.
-
-    Args:
-        value: Mean, and the bounds of its interval.
-        difference: The same for the paired difference to the product: ▲ if the whole interval is above zero, △ if only
-            the mean is.
+    """Format a mean with its interval; ▲: the interval of its difference to the product is above zero, △: only the
+    mean.
     """
     mean, low, high = (f"{number:.{decimals}f}" for number in value)
     sign = ""

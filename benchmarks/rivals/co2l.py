@@ -103,8 +103,6 @@ def relation_loss(current: Tensor, previous: Tensor, temperature: float, past_te
     """Compute the instance-wise relation distillation −Σ_j p_ij* log p_ij, averaged over rows i.
 
     Args:
-        current: ``[n, m]`` similarities by the trained model.
-        previous: ``[n, m]`` similarities by the model from before the task.
         temperature: κ, of p.
         past_temperature: κ*, of p*.
     """

@@ -50,15 +50,7 @@ class DistillationMethod(Finetune):
     def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """Compute a step's distillation loss.
-
-        Args:
-            teacher: Frozen teacher.
-            frames: Frames of the batch, as in :meth:`loss`.
-            texts: Captions of the batch, as in :meth:`loss`.
-            queries: ``[B, dim]`` vectors of the captions by the trained model.
-            videos: ``[B, dim]`` vectors of the videos by the trained model.
-        """
+        """Compute the distillation loss of a batch, whose vectors ``[B, dim]`` are by the trained model."""
 
     def create_teacher(self) -> Backbone | None:
         """Create the teacher for a task that starts; None for no distillation."""
@@ -104,7 +96,6 @@ def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Te
     Args:
         logits: The student's logits ``[n, m]``.
         targets: The teacher's logits ``[n, m]``.
-        temperature: T.
     """
     softened = (targets / temperature).softmax(dim=-1)
     return temperature**2 * F.cross_entropy(logits / temperature, softened)
@@ -113,14 +104,7 @@ def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Te
 def similarity_distillation_loss(
     current: tuple[Tensor, Tensor], previous: tuple[Tensor, Tensor], scale: float, temperature: float
 ) -> Tensor:
-    """Compute the distillation loss of the similarities within a batch, averaged over both retrieval directions.
-
-    Args:
-        current: Query and video vectors by the trained model, ``[B, dim]`` each.
-        previous: Query and video vectors by the teacher, ``[B, dim]`` each.
-        scale: 1/τ, which turns similarities into logits.
-        temperature: T.
-    """
+    """Compute the distillation loss of the similarities within a batch, averaged over both retrieval directions."""
     logits, targets = scale * current[0] @ current[1].T, scale * previous[0] @ previous[1].T
     to_video = distillation_loss(logits, targets, temperature)
     to_text = distillation_loss(logits.T, targets.T, temperature)

@@ -46,7 +46,6 @@ def herding_order(features: Tensor, count: int) -> list[int]:
 
     Args:
         features: φ, unit features ``[n, d]``.
-        count: Number of pairs; all pairs if n is smaller.
     """
     mean, chosen_sum = features.mean(dim=0), torch.zeros_like(features[0])
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
@@ -89,9 +88,6 @@ class ReplayMemory:
 
     Args:
         empty: Columns without rows, ``[0, ...]`` each, which define types and shapes.
-
-    Attributes:
-        seen: Number of pairs offered to the reservoir.
     """
 
     def __init__(self, capacity: int, empty: MemoryRows) -> None:
@@ -129,11 +125,7 @@ class ReplayMemory:
         self._replace({name: rows[kept] for name, rows in joined.items()})
 
     def add_to_reservoir(self, new: MemoryRows) -> None:
-        """Offer pairs in order; the n-th overall enters with probability capacity / n.
-
-        Args:
-            new: Pairs in a training step.
-        """
+        """Offer the pairs of a step in order; the n-th overall enters with probability capacity / n."""
         for index in range(len(new["tasks"])):
             self.seen += 1
             place = self._filled
@@ -146,11 +138,7 @@ class ReplayMemory:
                     rows[place] = new[name][index]
 
     def sample(self, count: int, *, before: int) -> MemoryRows | None:
-        """Draw up to ``count`` distinct random pairs; None if there are none.
-
-        Args:
-            before: Draw only pairs from tasks with a smaller number.
-        """
+        """Draw up to ``count`` distinct random pairs of tasks with a smaller number; None if there are none."""
         past = (self.rows()["tasks"] < before).nonzero().flatten()
         if not len(past):
             return None
@@ -250,13 +238,7 @@ class ReplayMethod(Finetune):
         return self.encode(frames, ids, self.previous_model)
 
     def record_batch(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None = None) -> None:
-        """Record a step's pairs for the reservoir.
-
-        Args:
-            frames: Frames from the training loop, before mixing or augmentation.
-            ids: ``[B, L]`` token IDs.
-            vectors: Query and video vectors, for methods that store them.
-        """
+        """Record a step's pairs before mixing or augmentation, and stored vectors, for the reservoir."""
         self._step_rows = self._rows(frames, ids, vectors)
 
     def sample_past(self, count: int, device: torch.device) -> MemoryRows | None:

@@ -117,13 +117,7 @@ class Der(ReplayMethod):
 
 
 def response_loss(current: tuple[Tensor, Tensor], stored: tuple[Tensor, Tensor], scale: float) -> Tensor:
-    """Compute the mean squared difference between retrieval logits.
-
-    Args:
-        current: The trained model's query and video vectors for the drawn pairs, ``[B, D]`` each.
-        stored: The memory's query and video vectors for the same pairs, ``[B, D]`` each.
-        scale: 1/τ, which turns similarities into logits.
-    """
+    """Compute the mean squared difference between retrieval logits of pairs, from vectors ``[B, D]`` each."""
     return F.mse_loss(scale * current[0] @ current[1].T, scale * stored[0] @ stored[1].T)
 
 
@@ -236,12 +230,7 @@ class Lucir(ReplayMethod):
 
 
 def less_forget_loss(current: Tensor, previous: Tensor) -> Tensor:
-    """Compute the mean of 1 − ⟨f, f*⟩ (Hou et al., less-forget constraint).
-
-    Args:
-        current: f, unit vectors ``[B, dim]`` by the trained model.
-        previous: f*, unit vectors ``[B, dim]`` for the same inputs by the model from before the task.
-    """
+    """Compute the mean of 1 − ⟨f, f*⟩ (Hou et al., less-forget constraint) for unit vectors ``[B, dim]``."""
     return 1 - (current * previous).sum(dim=-1).mean()
 
 
@@ -252,8 +241,6 @@ def margin_ranking_loss(queries: Tensor, videos: Tensor, current: int, margin: f
         queries: Unit vectors ``[B, dim]``; the current task's come first, then those of past pairs.
         videos: Unit vectors ``[B, dim]``; row i belongs to query i.
         current: Number of pairs from the current task; without past pairs, the loss is 0.
-        margin: m.
-        hardest: K; all current pairs if there are fewer.
     """
     if current == len(queries):
         return queries.new_zeros(())

@@ -122,7 +122,6 @@ class RoutingResult:
     """Routing accuracies on one split.
 
     Attributes:
-        queries: Number of routed captions.
         has_training_captions: Whether the split has training captions; otherwise, its test captions form two folds.
         accuracies: Routing accuracy@1, @2, @3 in percent, by kind of evidence.
     """
@@ -160,12 +159,7 @@ class TextEncoder:
 
 
 def compare_routing(split: str, captions: CaptionFold, encoder: TextEncoder) -> RoutingResult:
-    """Route a split's test captions with each kind of evidence.
-
-    Args:
-        captions: The split's captions; see :mod:`benchmarks.routing.routing_comparison`.
-        encoder: Encodes the captions; the Gaussian evidence needs its backbone's text background.
-    """
+    """Route a split's test captions with each kind of evidence."""
     ranks: dict[str, list[Floats]] = {}
     for fold in caption_folds(captions):
         truth = [caption.task for caption in fold.test]
@@ -227,12 +221,7 @@ _INVERSE_PENALTY = 10.0  # of the logistic regression
 
 
 def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Floats:
-    """Count each task's captions that contain each token, ``[T, V]``.
-
-    Args:
-        tokens: Distinct token IDs of each training caption.
-        vocabulary: Vocabulary size V.
-    """
+    """Count each task's captions that contain each token, ``[T, V]``, from the distinct token IDs of each caption."""
     counts = np.zeros((int(labels.max()) + 1, vocabulary))
     for ids, label in zip(tokens, labels, strict=True):
         counts[label, ids] += 1
@@ -240,31 +229,18 @@ def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Float
 
 
 def profile_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
-    """Compute the router's evidence: the sum of the routing profile over a text's tokens.
-
-    Args:
-        counts: The tasks' token counts, ``[T, V]``.
-    """
+    """Compute the router's evidence: the sum of the routing profile over a text's tokens."""
     return _token_sums(np.stack([token_profile(row) for row in counts]), queries)
 
 
 def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
-    """Compute the log-likelihood of multinomial naive Bayes with additive smoothing.
-
-    Arguments as for :func:`profile_evidence`.
-    """
+    """Compute the log-likelihood of multinomial naive Bayes with additive smoothing."""
     smoothed = counts + _SMOOTHING
     return _token_sums(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)), queries)
 
 
 def caption_evidence(vectors: Floats, labels: Ints, queries: Floats, background: TextBackground) -> Floats:
-    """Compute the evidence of mean captions with the covariance of captions within tasks, as the method analytic does.
-
-    Args:
-        vectors: Text vectors of the training captions, ``[n, dim]``.
-        queries: Text vectors of the queries, ``[Q, dim]``.
-        background: Distribution of generic texts.
-    """
+    """Compute the evidence of mean captions with the covariance within tasks, as the method analytic does."""
     size = len(background.mean)
     scatter, means = CaptionScatter.empty(size), []
     for label in range(int(labels.max()) + 1):
@@ -278,12 +254,7 @@ def caption_evidence(vectors: Floats, labels: Ints, queries: Floats, background:
 
 
 def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
-    """Score with a softmax regression with a quadratic penalty, fitted to all training captions at once.
-
-    Args:
-        vectors: Features of the training captions, ``[n, W]``.
-        queries: Features of the queries, ``[Q, W]``.
-    """
+    """Score with a softmax regression with a quadratic penalty, fitted to all training captions at once."""
     features, targets = torch.from_numpy(vectors).float(), torch.from_numpy(labels)
     weights = torch.zeros(features.shape[1], int(labels.max()) + 1, requires_grad=True)
     offset = torch.zeros(weights.shape[1], requires_grad=True)

@@ -40,15 +40,7 @@ ROUNDS = 5
 
 
 class Row(NamedTuple):
-    """A row in the table.
-
-    Attributes:
-        name: Name of the measurement.
-        ratio: The measured ratio.
-        met: Whether the target is met.
-        target: Target for the ratio, as text.
-        detail: Figures behind the ratio.
-    """
+    """A measured ratio, its target as text and whether it is met, and the figures behind it."""
 
     name: str
     ratio: float

@@ -41,8 +41,6 @@ class SearchTiming(NamedTuple):
     """The latency of one of several searches.
 
     Attributes:
-        p50, p99: Milliseconds; the first is the median over rounds.
-        ratio: Median over rounds of the ratio to the p50 of the first search.
         median_tasks, mean_tasks: Number of tasks that a query was encoded for.
     """
 
@@ -66,12 +64,7 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
 def measure_in_turn(
     searches: Sequence[Callable[[int], SearchResponse | None]], size: int, rounds: int
 ) -> list[SearchTiming]:
-    """Time searches in turn.
-
-    Args:
-        searches: Searches for the query of a number.
-        size: Queries per round.
-    """
+    """Time searches for the queries of rising numbers in turn, ``size`` queries per round."""
     times = np.empty((len(searches), rounds * size))
     tasks = np.ones_like(times)
     for number in range(rounds * size):
@@ -125,14 +118,7 @@ def measure_recall(engine: SearchEngine, queries: Sequence[TargetedQuery], route
 
 
 class ServerLoad(NamedTuple):
-    """Throughput and processor time when several clients search.
-
-    Attributes:
-        rate: Searches per second.
-        server: The server's processor time per search in milliseconds, over all threads. Unlike the rate, it hardly
-            depends on the machine's other load.
-        client: The clients' processor time per search in milliseconds.
-    """
+    """Searches per second, and milliseconds of a processor that the server and the clients spend on each."""
 
     rate: float
     server: float
@@ -159,14 +145,7 @@ def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
 
 
 def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> ServerLoad:
-    """Search for all texts with several clients, each sending its next search when the previous one is answered.
-
-    Args:
-        pid: The server's process ID.
-
-    Raises:
-        RuntimeError: The server does not answer a search.
-    """
+    """Search for all texts with clients that wait for each answer; raise RuntimeError if the server does not answer."""
     load = LoadGenerator(url, [f"/search?{urlencode({'q': text, 'k': 10})}" for text in texts])
     start, server, client = time.perf_counter(), _processor_seconds(pid), time.process_time()
     records = load.saturate(clients)

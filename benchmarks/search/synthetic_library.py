@@ -70,13 +70,7 @@ class TargetedQuery:
 
 @dataclass(frozen=True)
 class SyntheticLibrary:
-    """A library on disk.
-
-    Attributes:
-        settings: Settings for a search engine on the library.
-        vectors: Number of vectors over all tasks.
-        queries: Distinct queries in random order.
-    """
+    """A library on disk."""
 
     settings: Settings
     tasks: int
@@ -112,12 +106,7 @@ def make_library(
     first_id: int = 1,
     seed: int = 0,
 ) -> SyntheticLibrary:
-    """Write a library of ``tasks`` domains with ``videos`` videos each.
-
-    Args:
-        videos: Videos per task.
-        first_id: First vector ID; libraries in one catalog must not share IDs.
-    """
+    """Write a library of domains with ``videos`` videos each; libraries in one catalog must not share vector IDs."""
     rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
     layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
     words = _whole_words(backbone)
@@ -217,11 +206,7 @@ def _videos(captions: Vectors, targets: int, videos: int, rng: Rng) -> np.ndarra
 def _publish_domain(
     store: ShardStore, state: ReleaseState, first_id: int, vectors: Vectors, parent: ParentRelease | None
 ) -> ParentRelease:
-    """Publish a release and the shard of its newest domain.
-
-    Returns:
-        The parent of the next release.
-    """
+    """Publish a release and the shard of its newest domain; returns the parent of the next release."""
     with store.staging() as staged:
         write_release(staged, state, parent=parent)
         release = store.adopt_release(staged)

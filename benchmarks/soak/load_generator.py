@@ -28,9 +28,6 @@ class RequestRecord:
     Attributes:
         due: Scheduled time on the monotonic clock.
         seconds: Time from the schedule to the last byte of the response.
-        status: Status code; 0 if the connection failed.
-        has_retry_after: Whether the response has a ``Retry-After`` header.
-        value: What the generator's ``read`` returned for the body.
     """
 
     due: float
@@ -42,10 +39,6 @@ class RequestRecord:
 
 class LoadGenerator:
     """Sends requests to a service.
-
-    Args:
-        paths: Paths with queries, in order; the load ends after the last one.
-        read: Reads what is recorded from the body of a response.
 
     Attributes:
         records: Records of the running or latest load, which grow while it runs.
@@ -75,12 +68,7 @@ class LoadGenerator:
         return self._run(run)
 
     def send_at_rate(self, rate: float, is_over: Callable[[float], bool]) -> list[RequestRecord]:
-        """Send at a constant rate, and return the records.
-
-        Args:
-            rate: Requests per second.
-            is_over: Tells from the seconds since the start whether to end; responses are awaited.
-        """
+        """Send requests per second until ``is_over`` says so for the seconds so far; responses are awaited."""
 
         async def run() -> None:
             start = time.monotonic()

@@ -34,11 +34,9 @@ class PhaseOutcome:
     """What a load phase measured.
 
     Attributes:
-        answered: Number of responses with status 200.
         refused: Number of responses with status 429 and ``Retry-After``.
         errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" counts separately.
         p50, p99: Latency of the answers in milliseconds; None without any.
-        p99s: 99th percentiles of the rounds.
         capacities: Capacities in answers per second that the rates of the rounds follow.
         memory: Trend of the API's private memory.
     """
@@ -56,13 +54,7 @@ class PhaseOutcome:
 
 @dataclass(frozen=True)
 class MemoryTrend:
-    """The linear trend of a process's private memory.
-
-    Attributes:
-        first_mib, last_mib: Memory at the ends of the fitted line in MiB.
-        slope: Growth in MiB per minute.
-        error: Standard error of the slope.
-    """
+    """Trend of a process's private memory: ends of the fitted line in MiB, slope in MiB per minute, and its error."""
 
     first_mib: float
     last_mib: float
@@ -78,15 +70,7 @@ class MemoryTrend:
 def judge(
     steady: PhaseOutcome, alone: PhaseOutcome, learning: PhaseOutcome, overload: PhaseOutcome, recovery: float
 ) -> list[Verdict]:
-    """Judge all requirements.
-
-    Args:
-        steady: The phase at 80 % of capacity.
-        alone: The phase at 80 % of capacity, just before each task.
-        learning: The phase at the same rates while a task is learned in each round.
-        overload: The phase at 200 % of capacity.
-        recovery: Seconds after the overload until a search is answered as fast as in the steady phase.
-    """
+    """Judge all requirements, given the phases and the seconds from the overload until a search is fast again."""
     pairs = zip(learning.p99s, alone.p99s, strict=True)
     ratios = [beside / before if beside and before else math.inf for beside, before in pairs]
     ratio, slow, trend = statistics.median(ratios), overload.p99 or math.inf, steady.memory
@@ -158,9 +142,6 @@ def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
     A process's memory changes in steps, so successive residuals are alike. The standard error counts *n* samples, whose
     successive residuals have the correlation *r*, as *n(1 - r)/(1 + r)* independent ones (a first-order
     autoregression).
-
-    Raises:
-        ValueError: There are fewer than three samples, or all have the same time.
     """
     times, values = np.array(samples, np.float64).reshape(-1, 2).T
     if len(times) < 3 or np.ptp(times) == 0:

@@ -89,11 +89,7 @@ _dice = random.Random(1)
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration such as ``90s``, ``10m`` or ``2h`` into seconds.
-
-    Raises:
-        argparse.ArgumentTypeError: The text is not a duration, or is shorter than 30 seconds.
-    """
+    """Parse a duration such as ``90s``, ``10m`` or ``2h`` into seconds."""
     found = re.fullmatch(r"(\d+)([smh])", text)
     if found is None or int(found[1]) * _UNITS[found[2]] < 30:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration of at least 30s, such as 90s, 10m or 2h")
@@ -123,12 +119,7 @@ def request_mix() -> Iterator[str]:
 
 
 class Soak:
-    """Loads a running service.
-
-    Attributes:
-        learned: Number of domains learned so far.
-        ended: When the last request of the last load was due, on the monotonic clock.
-    """
+    """Loads a running service."""
 
     def __init__(self, api: httpx.Client, media: Path) -> None:
         self.learned = 0
