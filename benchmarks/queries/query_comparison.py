@@ -22,6 +22,7 @@ from benchmarks.data.source_tasks import Progress
 from benchmarks.errors import ProtocolError
 from benchmarks.queries.library_videos import (
     Library,
+    LibraryVideo,
     hide_videos,
     keep_first_captions,
     leave_out,
@@ -77,6 +78,11 @@ class Plan:
     queries: list[Query]
 
     @property
+    def videos(self) -> list[LibraryVideo]:
+        """All videos of the library."""
+        return [video for part in self.library.values() for video in part]
+
+    @property
     def questions(self) -> list[Question]:
         """Searches of all domains, then of single domains."""
         own = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
@@ -109,17 +115,18 @@ class QueryResults:
 
     def add(self, plan: Plan, answers: Sequence[Answer], scores: Mapping[str, Floats]) -> None:
         """Add the outcomes of answers, BM25 and other scores ``[Q, N]``; a seed's first library fits the fusion."""
-        videos = [video for part in plan.library.values() for video in part]
-        bm25 = Bm25([stored_text(video, with_names=self.names) for video in videos])
-        scores = {FULL_TEXT: np.stack([bm25(query.text) for query in plan.queries]), **scores}
+        bm25 = Bm25([stored_text(video, with_names=self.names) for video in plan.videos])
+        words = np.stack([bm25(query.text) for query in plan.queries])
         if VISUAL in scores and len(self.weights) == plan.seed:
-            words, looks = scores[FULL_TEXT], scores[VISUAL]
-            fitted = fit_weights(
-                plan.queries, videos, _WEIGHTS, lambda number, w: combine(words[number], looks[number], w)
+            visual = scores[VISUAL]
+            self.weights.append(
+                fit_weights(
+                    plan.queries, plan.videos, _WEIGHTS, lambda row, w: combine(words[row], visual[row], w)
+                )
             )
-            self.weights.append(fitted)
         weights = self.weights[plan.seed] if self.weights else []
-        self.outcomes += compare_answers(plan.queries, videos, answers, scores, weights)
+        scores = {FULL_TEXT: words, **scores}
+        self.outcomes += compare_answers(plan.queries, plan.videos, answers, scores, weights)
 
 
 def compare_on_queries(
@@ -190,18 +197,17 @@ def _score(
     Args:
         nats: Nats per cosine of the ridge in each seed, beside the product's words; the seed's first library adds them.
     """
-    videos = [video for part in plan.library.values() for video in part]
     texts = [query.text for query in plan.queries]
     places = {video: place for place, video in enumerate(served.videos)}
-    columns = [places[video.id] for video in videos]
+    columns = [places[video.id] for video in plan.videos]
     vectors = np.concatenate([features.vectors[name] for name in plan.library])
     cosines, words = ridge.cosines(texts), served.words[:, columns]
     if plan.seed not in nats:
         nats[plan.seed] = fit_weights(
-            plan.queries, videos, _NATS, lambda number, weight: weight * cosines[number] + words[number]
+            plan.queries, plan.videos, _NATS, lambda row, weight: weight * cosines[row] + words[row]
         )
     weights = np.array([nats[plan.seed][half_of(query)] for query in plan.queries])
-    uncaptioned = [not video.stored for video in videos]
+    uncaptioned = [not video.stored for video in plan.videos]
     return {
         VISUAL: served.visual[:, columns],
         ZERO_SHOT: features.encode(texts) @ vectors.T,
@@ -213,51 +219,35 @@ def _score(
 
 def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:
     """Draw the queries to a library with all captions, and to its two variants."""
-    short = keep_first_captions(library)
-    kept, left_out = leave_out(library, seed)
     letters, words, sentences, captions = UNKNOWN_KINDS
     unknown = {
         letters: random_letters(count, seed),
         words: foreign_words(library_words(library), count, seed),
         sentences: list(SENTENCES),
     }
-    known = {
-        tuple(caption_words(text)) for part in kept.values() for video in part for text in video.captions
+    complete = [
+        *keyword_queries(library, count, random.Random(f"keywords {seed}")),
+        *caption_queries(library, ["learned", "hidden"], count, seed),
+        *retyped_queries(library, count, random.Random(f"retyped {seed}")),
+        *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
+    ]
+    short = keep_first_captions(library)
+    reworded = caption_queries(short, ["new wording", "long description"], count, seed)
+    rest, left_out = leave_out(library, seed)
+    remaining = [
+        query._replace(kind=name)
+        for kind, name in zip(("learned", "hidden"), KEPT_KINDS, strict=True)
+        for query in caption_queries(rest, [kind], count, seed)  # type: ignore[list-item]
+    ]
+    stored = {
+        tuple(caption_words(text)) for part in rest.values() for video in part for text in video.captions
     }
-    foreign = dict.fromkeys(
-        query.text for query in caption_queries(left_out, ["learned", "hidden"], count, seed)
-    )
+    absent = dict.fromkeys(q.text for q in caption_queries(left_out, ["learned", "hidden"], count, seed))
+    foreign = [Query(captions, text) for text in absent if tuple(caption_words(text)) not in stored]
     plans = [
-        Plan(
-            seed,
-            f"seed {seed}, all captions",
-            library,
-            [
-                *keyword_queries(library, count, random.Random(f"keywords {seed}")),
-                *caption_queries(library, ["learned", "hidden"], count, seed),
-                *retyped_queries(library, count, random.Random(f"retyped {seed}")),
-                *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
-            ],
-        ),
-        Plan(
-            seed,
-            f"seed {seed}, first captions",
-            short,
-            caption_queries(short, ["new wording", "long description"], count, seed),
-        ),
-        Plan(
-            seed,
-            f"seed {seed}, without {', '.join(left_out)}",
-            kept,
-            [
-                *(Query(captions, text) for text in foreign if tuple(caption_words(text)) not in known),
-                *(
-                    query._replace(kind=name)
-                    for kind, name in zip(("learned", "hidden"), KEPT_KINDS, strict=True)
-                    for query in caption_queries(kept, [kind], count, seed)  # type: ignore[list-item]
-                ),
-            ],
-        ),
+        Plan(seed, f"seed {seed}, all captions", library, complete),
+        Plan(seed, f"seed {seed}, first captions", short, reworded),
+        Plan(seed, f"seed {seed}, without {', '.join(left_out)}", rest, [*foreign, *remaining]),
     ]
     return [plan for plan in plans if plan.queries]
 
@@ -276,8 +266,7 @@ def compare_service(
     """Search a service's library, and BM25 over the captions that it stores.
 
     Videos whose captions are in the folders, but not in the library, are hidden. Captions in new wording and domains
-    left out need other libraries, so they are not measured. Arguments are those of
-    :func:`~benchmarks.queries.query_comparison.compare_on_queries`.
+    left out need other libraries, so they are not measured. Arguments are those of :func:`compare_on_queries`.
 
     Raises:
         ProtocolError: A folder cannot be used, or the service lacks one of its domains.
@@ -288,12 +277,12 @@ def compare_service(
         results = QueryResults.empty(library, seeds, names=names)
         for seed in range(seeds):
             plan, *_ = plan_libraries(library, seed, queries)
-            answers = [
-                to_answer(client.search(text, k=DEPTH, task=domain and [domain], moments=0))
+            searches = (
+                client.search(text, k=DEPTH, task=domain and [domain], moments=0)
                 for text, domain in plan.questions
-            ]
-            results.add(plan, answers, {})
-            report(f"{plan.name}: {sum(results.videos.values())} videos, {len(plan.questions)} searches")
+            )
+            results.add(plan, list(map(to_answer, searches)), {})
+            report(f"{plan.name}: {len(plan.videos)} videos, {len(plan.questions)} searches")
         return results
 
 
@@ -302,13 +291,12 @@ def _match_videos(client: Client, domains: Library) -> Library:
     library = {}
     for name, videos in domains.items():
         stored = {video.content_hash: video for video in client.iter_videos(task=name, status="accepted")}
-        known = [(video, stored.get(content_hash(video.file))) for video in videos]
         library[name] = [
             replace(
-                video, id=own.id, stored=(*own.captions,), is_hidden=bool(video.captions) > bool(own.captions)
+                video, id=row.id, stored=(*row.captions,), is_hidden=bool(video.captions) > bool(row.captions)
             )
-            for video, own in known
-            if own
+            for video in videos
+            if (row := stored.get(content_hash(video.file)))
         ]
         if not library[name]:
             raise ProtocolError(f"the service has no video of domain {name!r}")

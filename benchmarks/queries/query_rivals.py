@@ -32,7 +32,7 @@ from benchmarks.clips.ridge_rival import (
     word_evidence,
 )
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.source_tasks import Progress, SourceTask, SourceVideo, prepare_source_tasks
+from benchmarks.data.source_tasks import Progress, SourceTask, SourceVideo, Split, prepare_source_tasks
 from benchmarks.learning.sequential_learning import remember_outputs
 from benchmarks.queries.library_videos import Library, LibraryVideo
 from benchmarks.queries.query_kinds import Query
@@ -120,17 +120,7 @@ def read_features(
     library: Library, backbone: str, cache: Path, *, workers: int, progress: Progress
 ) -> FrozenFeatures:
     """Decode all videos, and compute what the cache lacks."""
-    sources = [
-        SourceTask(
-            name,
-            name,
-            tuple(
-                SourceVideo(v.id, v.captions, "test" if v.is_hidden else "train", FileFrames(v.file))
-                for v in videos
-            ),
-        )
-        for name, videos in library.items()
-    ]
+    sources = [SourceTask(name, name, tuple(map(_source, videos))) for name, videos in library.items()]
     spec = frame_spec(backbone, None)
     rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
     tasks, rival_tasks = (
@@ -162,6 +152,11 @@ def read_features(
     return FrozenFeatures(ridge, vectors, encode, frozen.engine)
 
 
+def _source(video: LibraryVideo) -> SourceVideo:
+    split: Split = "test" if video.is_hidden else "train"
+    return SourceVideo(video.id, video.captions, split, FileFrames(video.file))
+
+
 class JointRidge:
     """One ridge over all of a library's domains, with routing evidence from its words; cross-validated unless set."""
 
@@ -179,9 +174,8 @@ class JointRidge:
         self.settings = settings or select_settings(self._domains, joint=True, prior=DEFAULT_PRIOR)
         self._fit = RidgeFit(self._domains, self.settings)
         self._vectors = np.concatenate([self._fit.embed(domain.features) for domain in self._domains])
-        self._owners = np.repeat(
-            np.arange(len(self._domains)), [len(domain.features) for domain in self._domains]
-        )
+        sizes = [len(domain.features) for domain in self._domains]
+        self._owners = np.repeat(np.arange(len(self._domains)), sizes)
 
     def cosines(self, texts: Sequence[str]) -> Floats:
         """Compute the cosine of each text with all videos, in library order, ``[n, N]``."""

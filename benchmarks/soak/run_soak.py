@@ -64,7 +64,7 @@ _WARM_UP_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _CACHED_TEXTS = 131_072  # more than the query vector cache holds
 _STEP_TEXTS = 32  # maximum texts in a step of the service
 _DOMAINS, _DOMAIN_VIDEOS = 6, 40  # at the start
-_WORDS = [
+_WORDS = (
     "red",
     "small",
     "night",
@@ -77,7 +77,7 @@ _WORDS = [
     "bridge",
     "snow",
     "glass",
-]
+)
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",
@@ -261,9 +261,7 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.soak.run_soak",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--duration", type=parse_duration, default=600.0, help="such as 90s, 10m or 2h (10m)")
     parser.add_argument("--out", type=Path, default=Path("soak-report.json"), help="report (JSON)")
