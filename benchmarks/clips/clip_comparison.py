@@ -26,7 +26,7 @@ from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.routing import DEFAULT_PRIOR
 from trainer.task_data import TaskData
 
-_DOMAIN_RIDGES, _JOINT_RIDGE = "ridge per domain", "ridge over all domains"
+Report = Callable[[str], None]
 
 
 def compare_on_clips(
@@ -42,9 +42,9 @@ def compare_on_clips(
     device: str = "cpu",
     workers: int = 1,
     progress: Progress = lambda done, total: None,
-    report: Callable[[str], None] = lambda line: None,
+    report: Report = lambda line: None,
 ) -> Iterator[tuple[list[ClipRun], list[ClipRun]]]:
-    """Run the methods, one seed after the other, and the rivals.
+    """Run the methods, one seed after the other, and the rivals; yields their runs so far after each run.
 
     The rivals read the same frames as the methods, at the size that their image features need. Each rival is routed by
     words, and also by the first variant's routing evidence, once per run of that variant. A frozen network computes
@@ -62,60 +62,61 @@ def compare_on_clips(
     spec = frame_spec(backbone, frames)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
     features: list[DomainFeatures] = []
-    chosen: dict[bool, RidgeSettings] = {}
+    chosen: dict[str, RidgeSettings] = {}
     if ridges:
         rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
         rival_tasks = prepare_source_tasks(domains, rival_spec, cache, workers=workers, progress=progress)
         features = extract_features(
             load_backbone(FEATURE_BACKBONE, spec.frames).to(device),
             rival_tasks,
-            lambda line: report(f"{_DOMAIN_RIDGES}: {line}"),
+            lambda line: report(f"ridge per domain: {line}"),
         )
         chosen = {
-            joint: select_settings(features, joint=joint, prior=DEFAULT_PRIOR) for joint in (False, True)
+            name: select_settings(features, joint=joint, prior=DEFAULT_PRIOR)
+            for name, joint in _RIDGES.items()
         }
     loaded = _load(backbone, spec, device, cache, report)
-    for joint, settings in chosen.items():
-        report(f"{_rival_name(joint)}: {settings}")
+    for name, settings in chosen.items():
+        report(f"{name}: {settings}")
     methods: list[ClipRun] = []
     rivals: list[ClipRun] = []
     for seed in range(seeds):
         for variant in variants:
             if seed and not METHODS[variant.method].is_trainable:
                 continue
-            name = f"{variant.label}, seed {seed}"
+            order = domain_order(tasks, seed) if shuffled else tasks
             run = run_variant(
-                variant,
-                loaded,
-                domain_order(tasks, seed) if shuffled else tasks,
-                seed=seed,
-                report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
+                variant, loaded, order, seed=seed, report=_prefixed(report, f"{variant.label}, seed {seed}")
             )
             methods.append(run)
             if variant is variants[0]:
-                for routing in (run,) if seed else (None, run):
-                    rivals += [
-                        _run_rival(features, settings, joint, routing) for joint, settings in chosen.items()
-                    ]
+                rivals += [
+                    run_ridge(
+                        features,
+                        settings,
+                        joint=_RIDGES[name],
+                        prior=DEFAULT_PRIOR,
+                        label=f"{name}, routed {'by words' if routing is None else f'as {routing.label}'}",
+                        routing=routing,
+                    )
+                    for routing in ((run,) if seed else (None, run))
+                    for name, settings in chosen.items()
+                ]
             yield methods, rivals
 
 
-def _load(name: str, spec: FrameSpec, device: str, cache: Path, report: Callable[[str], None]) -> Backbone:
+_RIDGES = {"ridge per domain": False, "ridge over all domains": True}  # name → whether it is joint
+
+
+def _load(name: str, spec: FrameSpec, device: str, cache: Path, report: Report) -> Backbone:
     backbone = load_backbone(name, spec.frames).to(device)
     report(f"{name} runs in {backbone.engine}")
     remember_outputs(backbone, cache)
     return backbone
 
 
-def _rival_name(joint: bool) -> str:
-    return _JOINT_RIDGE if joint else _DOMAIN_RIDGES
-
-
-def _run_rival(
-    features: Sequence[DomainFeatures], settings: RidgeSettings, joint: bool, routing: ClipRun | None
-) -> ClipRun:
-    label = f"{_rival_name(joint)}, routed {'by words' if routing is None else f'as {routing.label}'}"
-    return run_ridge(features, settings, joint=joint, prior=DEFAULT_PRIOR, label=label, routing=routing)
+def _prefixed(report: Report, name: str) -> Report:
+    return lambda line: report(f"{name}: {line}")
 
 
 @dataclass(frozen=True)
@@ -127,14 +128,14 @@ class CurvePoint:
     runs: tuple[ClipRun, ...]
 
 
-def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
+def keep_captions(task: TaskData, limit: int | None, seed: int) -> TaskData:
     """Remove the captions from all but ``limit`` training clips.
 
     Clips are selected by a hash of seed and ID, so a larger limit keeps all captions of a smaller one.
     """
     captioned = [clip.id for clip in task.train if clip.captions]
     ranked = sorted(captioned, key=lambda clip: hashlib.sha256(f"{seed} {clip}".encode()).digest())
-    removed = set(ranked[limit:])
+    removed = set() if limit is None else set(ranked[limit:])
     return replace(task, clips=tuple(replace(c, captions=()) if c.id in removed else c for c in task.clips))
 
 
@@ -149,12 +150,12 @@ def measure_caption_curve(
     device: str = "cpu",
     workers: int = 1,
     progress: Progress = lambda done, total: None,
-    report: Callable[[str], None] = lambda line: None,
+    report: Report = lambda line: None,
 ) -> list[CurvePoint]:
     """Learn the domains with fewer captions, and with all.
 
     Held-out clips and their queries are the same for all points. A seed selects the captioned clips and the order of
-    the domains.
+    the domains. Limits that no domain exceeds are left out.
     """
     configure(variant.method, backbone, variant.settings)
     spec = frame_spec(backbone, None)
@@ -165,18 +166,11 @@ def measure_caption_curve(
     for limit in (*sorted({limit for limit in limits if limit < largest}), None):
         runs, clips = [], 0
         for seed in range(seeds):
-            limited = tasks if limit is None else [keep_captions(task, limit, seed) for task in tasks]
+            limited = [keep_captions(task, limit, seed) for task in tasks]
             clips = _count_captioned(limited)
             name = f"{limit or 'all'} captioned clips, seed {seed}"
-            runs.append(
-                run_variant(
-                    variant,
-                    loaded,
-                    domain_order(limited, seed),
-                    seed=seed,
-                    report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
-                )
-            )
+            order = domain_order(limited, seed)
+            runs.append(run_variant(variant, loaded, order, seed=seed, report=_prefixed(report, name)))
         points.append(CurvePoint(limit, clips, tuple(runs)))
     return points
 

@@ -5,7 +5,6 @@ Such a batch is learned in parts or, undivided, fails with a clear error.
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from benchmarks.gpu.tower_checks import draw_frames, make_captions
 from benchmarks.search.search_timing import K, compare_latency, start_engine
 from benchmarks.search.synthetic_library import make_library, prepare_catalog
-from cinestrata_schemas.tasks import TaskDetails, TaskSpec
+from cinestrata_schemas.tasks import TaskSpec
 from media.media_paths import content_hash, frame_cache_path
 from media.video_decoder import VideoDecoder
 from media.video_limits import VideoInfo
@@ -69,21 +68,15 @@ def _post(name: str) -> str:
     for number in range(_VIDEOS):
         (folder / f"{number}.mp4").write_bytes(f"{name} {number}".encode())
         entries.append({"uri": f"{name}/{number}.mp4", "captions": texts[number::_VIDEOS], "split": "train"})
-    spec = TaskSpec.model_validate(
-        {
-            "name": name,
-            "method": "ffa_tame",
-            "settings": {"epochs": 1, "batch_size": _BATCH, "max_steps": 1},
-            "videos": entries,
-        }
-    )
-    task: TaskDetails = commands.create_task(spec).task
-    claim = lifecycle.claim_probing(task.id, "gpu-check")
+    training = {"epochs": 1, "batch_size": _BATCH, "max_steps": 1}
+    spec = {"name": name, "method": "ffa_tame", "settings": training, "videos": entries}
+    task = commands.create_task(TaskSpec.model_validate(spec)).task.id
+    claim = lifecycle.claim_probing(task, "gpu-check")
     if claim is None:
         raise CheckFailed("the task cannot be claimed")
     with claim:
         probing.probe(claim)
-    return task.id
+    return task
 
 
 def _limit_memory(plan: GpuPlan) -> None:
@@ -93,10 +86,8 @@ def _limit_memory(plan: GpuPlan) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, plan.memory_gib * _GIB / total))
         return
-    line = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")
-    )
-    limit = 1024 * int(line.split()[1]) + int(plan.memory_gib * _GIB)
+    used = Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]  # in KiB
+    limit = 1024 * int(used) + int(plan.memory_gib * _GIB)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 
 
@@ -109,17 +100,9 @@ class _DrawnFrames(VideoDecoder):
             file = frame_cache_path(cache, frames, size, digest)
             file.parent.mkdir(parents=True, exist_ok=True)
             np.save(file, draw_frames(int(digest[:8], 16), frames, size))
-        return VideoInfo(
-            content_hash=digest,
-            bytes=os.stat(path).st_size,
-            container="drawn",
-            codec="drawn",
-            width=size,
-            height=size,
-            fps=1.0,
-            duration=float(frames),
-            frames=frames,
-        )
+        kind = {"container": "drawn", "codec": "drawn", "width": size, "height": size}
+        extent = {"fps": 1.0, "duration": float(frames), "frames": frames}
+        return VideoInfo(content_hash=digest, bytes=path.stat().st_size, **kind, **extent)  # type: ignore[arg-type]
 
 
 _ROUNDS = 3
@@ -145,7 +128,7 @@ def measure_searches(plan: GpuPlan) -> Figures:
     cpu, device = compare_latency(
         lambda text: on_cpu.search(text, K),
         lambda text: on_device.search(text, K),
-        [(text, text) for text in texts],
+        texts,
         _ROUNDS,
     )
     answers = [

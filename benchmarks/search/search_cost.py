@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -66,20 +65,20 @@ class _Libraries:
         return make_library(folder, backbone, **counts, first_id=first_id, seed=first_id)
 
 
-def measure_overhead(libraries: _Libraries, backbone: Backbone, vectors: int) -> Iterator[Row]:
+def measure_overhead(libraries: _Libraries, backbone: Backbone, vectors: int) -> Row:
     """Measure a search's latency against one encoding by the frozen tower plus one scan."""
     library = libraries.library(backbone, 1, vectors)
     first, second = compare_latency(
         lower_bound_search(library, backbone),
         _search(start_engine(library)),
-        [(query.text, query.text) for query in library.queries[: libraries.queries]],
+        [query.text for query in library.queries[: libraries.queries]],
         ROUNDS,
     )
     name = f"search over its bound, {vectors:,} vectors, {backbone.name.split('/')[0]}"
-    yield Row(name, second.ratio, second.ratio <= 1.25, "≤ 1.25", f"{first.p50:.1f} and {second.p50:.1f} ms")
+    return Row(name, second.ratio, second.ratio <= 1.25, "≤ 1.25", f"{first.p50:.1f} and {second.p50:.1f} ms")
 
 
-def measure_throughput(libraries: _Libraries, backbone: Backbone, vectors: int) -> Iterator[Row]:
+def measure_throughput(libraries: _Libraries, backbone: Backbone, vectors: int) -> Row:
     """Measure throughput with sixteen clients against one client, with a new server per round."""
     library = libraries.library(backbone, 100, vectors)
     texts = [query.text for query in library.queries]
@@ -97,10 +96,10 @@ def measure_throughput(libraries: _Libraries, backbone: Backbone, vectors: int) 
         f"{one.rate:.0f} and {many.rate:.0f} per second; a search takes {one.server:.2f} and {many.server:.2f} ms of a "
         f"processor, and its client {one.client:.2f} and {many.client:.2f} ms of the same {os.cpu_count()}"
     )
-    yield Row(name, ratio, ratio >= 3, "≥ 3", detail)
+    return Row(name, ratio, ratio >= 3, "≥ 3", detail)
 
 
-def measure_memory(libraries: _Libraries, backbone: Backbone, vectors: int) -> Iterator[Row]:
+def measure_memory(libraries: _Libraries, backbone: Backbone, vectors: int) -> Row:
     """Measure a server's memory for its vectors, beyond that for a library of a thousand vectors."""
     usage = []
     for size in (1000, vectors):
@@ -116,13 +115,13 @@ def measure_memory(libraries: _Libraries, backbone: Backbone, vectors: int) -> I
         f"uses {(small.mapped + small.own) / 2**20:.0f} MiB, {small.own / 2**20:.0f} of them private"
     )
     name = f"memory for {vectors:,} × {backbone.dim} vectors over their bytes in half precision"
-    yield Row(name, ratio, ratio <= 1.2, "≤ 1.2", detail)
+    return Row(name, ratio, ratio <= 1.2, "≤ 1.2", detail)
 
 
 def measure_median(libraries: _Libraries, backbone: Backbone, tasks: int, vectors: int) -> float:
     """Measure a library's median latency in milliseconds."""
     library = libraries.library(backbone, tasks, vectors)
-    texts = [(query.text, query.text) for query in library.queries[: libraries.queries]]
+    texts = [query.text for query in library.queries[: libraries.queries]]
     return compare_latency(_search(start_engine(library)), lambda _: None, texts, ROUNDS)[0].p50
 
 
@@ -132,9 +131,8 @@ def _search(engine: SearchEngine):  # type: ignore[no-untyped-def]
 
 def main() -> None:
     """Run all measurements, print the rows and write them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search.search_cost", description=(__doc__ or "").split("\n")[0]
-    )
+    summary = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser("python -m benchmarks.search.search_cost", description=summary)
     parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results")
     parser.add_argument("--vectors", type=int, default=10**6, help="vectors of the large libraries")
     parser.add_argument("--max-vectors", type=int, default=10**7, help="maximum number of vectors")
@@ -150,17 +148,15 @@ def main() -> None:
         tiny = load_backbone("tiny")
         shaped = load_backbone(write_random_checkpoint("ViT-B-32", Path(folder) / "vit-b-32"))
         small, large = options.vectors // 10, options.vectors
-        measurements: list[tuple[Callable[[_Libraries, Backbone, int], Iterator[Row]], Backbone, int]] = [
+        for measure, backbone, vectors in (
             (measure_overhead, tiny, large),
             (measure_overhead, shaped, large),
             (measure_throughput, tiny, small),
             (measure_memory, shaped, large),
-        ]
-        for measure, backbone, vectors in measurements:
-            for row in measure(libraries, backbone, vectors):
-                verdict = "" if row.met else ", not met"
-                print(f"{row.name}: {row.ratio:.2f} ({row.target}{verdict}; {row.detail})", flush=True)
-                rows.append(row)
+        ):
+            rows.append(row := measure(libraries, backbone, vectors))
+            verdict = "" if row.met else ", not met"
+            print(f"{row.name}: {row.ratio:.2f} ({row.target}{verdict}; {row.detail})", flush=True)
         for vectors in (10**power for power in range(4, 8) if 10**power <= options.max_vectors):
             growth.append((vectors, measure_median(libraries, tiny, 10, vectors)))
             print("10 tasks, {:,} vectors: {:.2f} ms".format(*growth[-1]), flush=True)

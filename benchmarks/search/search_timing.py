@@ -85,15 +85,13 @@ def measure_in_turn(
     return [SearchTiming(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
-def compare_latency(
-    first: Search, second: Search, texts: Sequence[tuple[str, str]], rounds: int
-) -> list[SearchTiming]:
+def compare_latency(first: Search, second: Search, texts: Sequence[str], rounds: int) -> list[SearchTiming]:
     """Measure two searches with alternating queries, the first ones as a warm-up."""
-    for pair in texts[:_WARM_UP]:
-        first(pair[0])
-        second(pair[1])
+    for text in texts[:_WARM_UP]:
+        first(text)
+        second(text)
     timed = texts[_WARM_UP:]
-    searches = [lambda number: first(timed[number][0]), lambda number: second(timed[number][1])]
+    searches = [lambda number: first(timed[number]), lambda number: second(timed[number])]
     return measure_in_turn(searches, len(timed) // rounds, rounds)
 
 

@@ -182,8 +182,7 @@ class Soak:
                 rate = _STEADY * capacities[-1]
                 alone.append(self._send(rate, 0.4 * min(seconds, _ROUND_SECONDS)))
                 learned = learner.submit(self.learn)
-                is_over = partial(_is_over, learned)
-                learning.append(self._load.send_at_rate(rate, is_over))
+                learning.append(self._load.send_at_rate(rate, partial(_is_over, learned)))
                 learned.result()
         return summarize_phase(alone, capacities, samples), summarize_phase(learning, capacities, samples)
 
@@ -212,7 +211,7 @@ class Soak:
 
     @contextmanager
     def _memory_samples(self) -> Iterator[list[tuple[float, int]]]:
-        """Sample the API's private bytes once per second; the yielded list grows during the ``with`` block."""
+        """Sample the API's private bytes once per second, into the yielded list."""
         samples: list[tuple[float, int]] = []
         stopped = threading.Event()
 
@@ -261,7 +260,9 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m benchmarks.soak.run_soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--duration", type=parse_duration, default=600.0, help="such as 90s, 10m or 2h (10m)")
     parser.add_argument("--out", type=Path, default=Path("soak-report.json"), help="report (JSON)")
