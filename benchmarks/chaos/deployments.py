@@ -256,10 +256,7 @@ def redis_command(port: int, messages: Path) -> list[str]:
 
 
 def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment for a run's processes: only these settings for the service, and the fault hooks.
-
-    The folder where faults are armed identifies the run's processes.
-    """
+    """Build the environment for a run's processes: only these settings, and the fault hooks, which identify them."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
     path = os.pathsep.join(map(str, _IMPORTED))
     return {**inherited, **settings, "PYTHONPATH": path, FOLDER_VARIABLE: str(faults)}

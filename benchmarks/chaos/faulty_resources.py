@@ -22,11 +22,7 @@ _VOLUME_SIZE = "384m"
 
 
 class TcpProxy:
-    """A TCP proxy that forwards connections to a server, and can cut or freeze them, until it is closed.
-
-    Attributes:
-        port: Port on 127.0.0.1 that clients connect to.
-    """
+    """A TCP proxy on 127.0.0.1 that forwards connections to a server until it is closed, and can cut or freeze them."""
 
     def __init__(self, connect: Callable[[], socket.socket]) -> None:
         self._connect = connect
@@ -142,11 +138,7 @@ class PostgresServer:
         return True
 
     def start(self, port: int | None = None) -> None:
-        """Start the server after it was killed. Fails while children of the previous process are running.
-
-        Args:
-            port: Port on loopback that replaces the Unix socket's; None: no TCP.
-        """
+        """Start the server after it was killed and its children have ended; a port on loopback replaces its socket."""
         address = '-h ""' if port is None else f"-h 127.0.0.1 -p {port}"
         options = ["-w", "-t", "30", "-o", address, "-o", f"-k {self._socket.parent}"]
         with contextlib.suppress(subprocess.SubprocessError):
@@ -177,10 +169,6 @@ class DataVolume:
 
     Both need the right to mount. Without it, the volume is a plain folder whose disk cannot be filled, and read-only
     means files and folders without write permission.
-
-    Attributes:
-        path: Path of the volume.
-        is_limited: Whether it is a tmpfs of limited size.
     """
 
     def __init__(self, path: Path) -> None:

@@ -28,12 +28,7 @@ _CATALOG_CLOCK = "service.catalog.database"
 
 @dataclass(frozen=True)
 class KillPoint:
-    """A product function before or after which its process dies.
-
-    Attributes:
-        operation: Operation that reaches the point: learn, append, relearn, delete, probe, sync or post.
-        attribute: Function, or class and method joined by a dot.
-    """
+    """A product function, or class and method joined by a dot, before or after which its process dies."""
 
     operation: str
     module: str

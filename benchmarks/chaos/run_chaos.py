@@ -63,11 +63,9 @@ class FaultRecord:
     """A fault, and the state of the library after recovery.
 
     Attributes:
-        round: Round of operations in which it struck.
         struck: Whether the fault took effect; a kill point may not be reached.
         failed_searches: Errors of failed searches, except those during a restart of the API.
         excused_searches: Number of failed searches during a restart of the API.
-        retried_tasks: Errors of tasks that failed and that the operator retried.
     """
 
     number: int
@@ -110,12 +108,7 @@ _DEPLOYMENTS: dict[str, type[Deployment]] = {"embedded": EmbeddedDeployment, "se
 
 
 class Chaos:
-    """A chaos run.
-
-    Args:
-        kinds: Regular expression that selects faults by name; empty: all.
-        large: Videos in the largest domain.
-    """
+    """A chaos run, with faults whose names match a regular expression, and a largest domain of ``large`` videos."""
 
     def __init__(self, folder: Path, faults: int, seed: int, kinds: str, large: int) -> None:
         self.records: list[FaultRecord] = []

@@ -34,13 +34,7 @@ class RoundTimeout(Exception):
 
 
 class OperationDriver:
-    """Runs operations over HTTP.
-
-    Attributes:
-        expected: Videos that the service has acknowledged so far.
-        failures: Errors of tasks that failed and were retried.
-        refusals: Unexpected responses.
-    """
+    """Runs operations over HTTP, and collects acknowledged videos, errors of retried tasks, and odd responses."""
 
     def __init__(self, url: str, clips: Sequence[Path], media: Path) -> None:
         self.expected = ExpectedVideos()

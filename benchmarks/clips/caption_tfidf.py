@@ -20,10 +20,7 @@ _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
 def caption_words(text: str) -> list[str]:
-    """Split a text into words: lower-case runs of letters a-z and digits, and single CJK characters.
-
-    Chinese and Japanese have no spaces, so search engines without a dictionary treat characters as words.
-    """
+    """Split a text into words: lower-case runs of letters a-z and digits, and single CJK characters."""
     return _WORD.findall(text.lower())
 
 

@@ -50,9 +50,6 @@ def compare_on_clips(
     words, and also by the first variant's routing evidence, once per run of that variant. A frozen network computes
     each video's tokens once for all runs, so training times do not include it.
 
-    Args:
-        shuffled: Whether each seed but the first shuffles the domains.
-
     Raises:
         ProtocolError: A clip cannot be used.
         MethodError: Settings are invalid, or a method cannot use the backbone.

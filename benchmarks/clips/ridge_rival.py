@@ -42,13 +42,7 @@ _CLIPS = 4  # clips per forward
 
 @dataclass(frozen=True)
 class DomainFeatures:
-    """A domain's clips: features and captions.
-
-    Attributes:
-        features: ``[n, F]``.
-        held_out: Whether each clip is a test clip, ``[n]``.
-        seconds: Wall time to compute the features.
-    """
+    """Features ``[n, F]`` and captions of a domain's n clips, which of them are test clips, and the wall time."""
 
     name: str
     features: Floats

@@ -48,11 +48,7 @@ def find_domains(folder: Path) -> list[tuple[Path, Path]]:
 
 
 def read_manifest(path: Path) -> list[ManifestEntry]:
-    """Read a manifest's videos in order. Lines for the same file become one video.
-
-    Raises:
-        ProtocolError: The manifest is invalid; the message names the line and the field.
-    """
+    """Read a manifest's videos in order, one per file; raise ProtocolError, which names the line and the field."""
     entries: dict[str, ManifestEntry] = {}
     names: dict[str, str] = {}  # URI of each video
     try:
@@ -103,10 +99,7 @@ def read_clip_domains(folder: Path) -> list[SourceTask]:
 
 
 def select_held_out(uris: Sequence[str]) -> set[str]:
-    """Select the test clips of a manifest without splits: the first fifth in SHA-1 order, at least 2, by URI.
-
-    The selection depends only on the URIs, so it is the same in every tool.
-    """
+    """Select the test clips of a manifest without splits by URI: the first fifth in SHA-1 order, at least 2."""
     ranked = sorted(uris, key=lambda uri: hashlib.sha1(uri.encode(), usedforsecurity=False).hexdigest())
     return set(ranked[: max(_MIN_HELD_OUT, len(uris) // _HELD_OUT_FRACTION)])
 
@@ -129,11 +122,7 @@ def _read_domain(folder: Path, manifest: Path) -> SourceTask:
 
 
 def read_task(folder: Path, manifest: Path, entries: Sequence[ManifestEntry]) -> SourceTask:
-    """Make a task of a folder. Without splits, videos with captions are for training and the others only indexed.
-
-    Raises:
-        ProtocolError: Files that the manifest names are missing.
-    """
+    """Make a task of a folder, where captioned videos are for training by default; raise ProtocolError."""
     missing = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]
     if missing:
         raise ProtocolError(

@@ -40,11 +40,7 @@ class FileFrames:
         return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
 
     def frames(self, count: int, size: int) -> Frames:
-        """Decode ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals of the file or its part.
-
-        Raises:
-            MediaError: The file cannot be decoded; the message says why.
-        """
+        """Decode ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals of the part; raise MediaError."""
         name = self.path.name
         try:
             with av.open(str(self.path), metadata_errors="replace") as container:

@@ -52,14 +52,7 @@ def prepare_source_tasks(
     workers: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> list[TaskData]:
-    """Create the missing frames for some tasks' videos, and return the tasks in order.
-
-    Args:
-        cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
-
-    Raises:
-        ProtocolError: Videos are missing or cannot be decoded; the message names them.
-    """
+    """Create the missing frames in the cache, and return the tasks; raise ProtocolError, which names bad videos."""
     folder = cache / f"{spec.frames}x{spec.size}"
     sources: dict[Path, FileFrames] = {}
     numbers = itertools.count(1)

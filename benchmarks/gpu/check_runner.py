@@ -43,14 +43,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """A check.
-
-    Attributes:
-        target: Function as ``module:name``, imported in the check's process.
-        seconds: Time after which the check is ended and counts as failed.
-        arguments: The function's arguments after the plan.
-        is_required: Whether the other checks are pointless without it.
-    """
+    """A check: the function ``module:name``, its arguments after the plan, and the seconds after which it fails."""
 
     name: str
     target: str
@@ -146,12 +139,7 @@ class TrainingSize(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """Sizes of all checks; the defaults fit a GPU with 80 GB.
-
-    Attributes:
-        frames: Frames per video; 12, as in both papers' tables on MSR-VTT.
-        memory_gib: Memory of the worker that runs out of it.
-    """
+    """Sizes of all checks; the defaults fit a GPU with 80 GB, with 12 frames as in both papers' tables on MSR-VTT."""
 
     device: str
     folder: Path

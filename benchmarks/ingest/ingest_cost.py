@@ -65,10 +65,7 @@ def measure_decoding(paths: Sequence[Path], folder: Path, *, frames: int, size: 
 
 
 def bare_frames(path: Path, frames: int) -> list[npt.NDArray[np.uint8]]:
-    """Decode the full-size RGB frames on display at a video's sample times.
-
-    One thread decodes every frame up to the last one needed. Nothing is checked, hashed, scaled or written.
-    """
+    """Decode the full-size RGB frames on display at a video's sample times in one thread, and do nothing else."""
     pictures: list[npt.NDArray[np.uint8]] = []
     with av.open(str(path)) as container:
         stream = container.streams.video[0]

@@ -149,11 +149,7 @@ Scalar = bool | int | float | str
 
 
 class MethodVariant(BaseModel):
-    """A method with settings: one row in the tables.
-
-    Attributes:
-        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses the default.
-    """
+    """A method with settings, one row in the tables. A prior of 0 merges raw cosines, and None uses the default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -169,11 +165,7 @@ class MethodVariant(BaseModel):
 
 
 def select_variants(names: Sequence[str]) -> list[MethodVariant]:
-    """Parse variants, for example ``finetune@epochs=2``.
-
-    Raises:
-        ProtocolError: A variant cannot be parsed, its method is unknown, or two variants have the same label.
-    """
+    """Parse variants, such as ``finetune@epochs=2``; raise ProtocolError, also for unknown methods and equal labels."""
     selected = [parse_variant(name) for name in names]
     for index, variant in enumerate(selected):
         if variant.method not in METHODS:
@@ -186,11 +178,7 @@ def select_variants(names: Sequence[str]) -> list[MethodVariant]:
 
 
 def parse_variant(text: str) -> MethodVariant:
-    """Parse the short form ``method@setting=value@…``. A value that is valid JSON is decoded; any other is text.
-
-    Raises:
-        ProtocolError: The text is not of that form, or a value is invalid.
-    """
+    """Parse ``method@setting=value@…``, where values are JSON or else texts; raise ProtocolError."""
     method, *assignments = text.split("@")
     settings: dict[str, Any] = {}
     for assignment in assignments:
@@ -247,11 +235,7 @@ def protocol_names() -> list[str]:
 
 
 def load_protocol(name: str) -> Protocol:
-    """Load a protocol.
-
-    Raises:
-        ProtocolError: The file does not exist or is invalid; the message names the field.
-    """
+    """Load a protocol; raise ProtocolError, which names the field, if its file is missing or invalid."""
     fields = _read_fields(name)
     try:
         return Protocol.model_validate({"name": Path(name).stem, **fields})

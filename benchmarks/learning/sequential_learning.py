@@ -78,9 +78,6 @@ _CPU = torch.device("cpu")
 class ResourceMeter:
     """Measures time and memory per phase; each value is a list with one number per execution of the phase.
 
-    Args:
-        device: Device of the backbone; on a GPU, its memory is measured too.
-
     Attributes:
         peak_mib: The process's peak resident memory during the phase, including mapped files. The kernel's high-water
             mark is reset before each phase; where that is impossible, the value is the peak since the process started.
@@ -120,10 +117,6 @@ class SequentialLearner:
 
     Args:
         round_vectors: Whether to round shards to half precision, as the vector store does.
-
-    Attributes:
-        shards: Vectors of each indexed task, by task ID.
-        pinned: Release that embedded each indexed task's shard, by task ID.
     """
 
     def __init__(

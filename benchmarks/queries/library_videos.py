@@ -21,12 +21,7 @@ _LEFT_OUT_SHARE = 4  # one in this many domains is left out
 
 @dataclass(frozen=True)
 class LibraryVideo:
-    """A video in the library.
-
-    Attributes:
-        group: Name of the folder that contains the domain.
-        uri: Path below the library's media root.
-    """
+    """A video in the library: its folder of domains (group), path below the media root (uri), and stored captions."""
 
     id: str
     domain: str

@@ -91,12 +91,7 @@ class Plan:
 
 @dataclass
 class QueryResults:
-    """Outcomes of all seeds.
-
-    Attributes:
-        weights: Weights of BM25 in the convex combination in each seed: for the first half of the videos, fitted on the
-            second one, and vice versa.
-    """
+    """Outcomes of all seeds, and the weights of BM25 in each: for one half of the videos, fitted on the other."""
 
     videos: dict[str, int]
     hidden: int
@@ -145,11 +140,7 @@ def compare_on_queries(
     progress: Progress = lambda done, total: None,
     report: Callable[[str], None] = lambda line: None,
 ) -> QueryResults:
-    """Ingest the libraries for all seeds, and search them with all kinds of queries.
-
-    Raises:
-        ProtocolError: A folder or a video cannot be used.
-    """
+    """Ingest the libraries for all seeds, and search them; raise ProtocolError if a folder or a video is unusable."""
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary).resolve()
         media = work / "media"
@@ -192,11 +183,7 @@ def _score(
     ridge: JointRidge,
     nats: dict[int, list[float]],
 ) -> dict[str, Floats]:
-    """Compute the scores of the rivals that need vectors, ``[Q, N]``.
-
-    Args:
-        nats: Nats per cosine of the ridge in each seed, beside the product's words; the seed's first library adds them.
-    """
+    """Compute the scores ``[Q, N]`` of the rivals that need vectors; a seed's first library fits its nats."""
     texts = [query.text for query in plan.queries]
     places = {video: place for place, video in enumerate(served.videos)}
     columns = [places[video.id] for video in plan.videos]

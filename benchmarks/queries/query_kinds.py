@@ -115,10 +115,7 @@ class Query(NamedTuple):
 
 
 def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
-    """Draw single words, and pairs of adjacent words, from stored captions that few videos have.
-
-    Every video with a caption that contains all words, in any order, is right.
-    """
+    """Draw words, and pairs of adjacent words, that few videos store; right are all videos whose captions have them."""
     videos = [video for part in library.values() for video in part]
     contents, stored_contents = (
         {video.id: {word for text in texts for word in caption_words(text)} for video, texts in part}

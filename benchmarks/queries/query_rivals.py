@@ -104,11 +104,7 @@ def combine(full_text: Floats, visual: Floats, weight: float) -> Floats:
 
 @dataclass(frozen=True)
 class FrozenFeatures:
-    """What frozen towers compute for all videos, independent of captions and of the order of domains.
-
-    Attributes:
-        ridge: Features for the ridge by domain; :class:`JointRidge` sets the captions.
-    """
+    """What frozen towers compute for all videos, independent of captions and of the order of the domains."""
 
     ridge: Mapping[str, DomainFeatures]
     vectors: Mapping[str, Floats]

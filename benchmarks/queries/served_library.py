@@ -53,11 +53,7 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a search answered.
-
-    Attributes:
-        confidence: How likely a video matches: a probability, or a rival's best score.
-    """
+    """First results of a search, whether a video matches if it says so, and its confidence or a rival's best score."""
 
     top: list[str]
     matches: bool | None = None

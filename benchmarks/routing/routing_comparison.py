@@ -64,11 +64,7 @@ class _Task(BaseModel):
 
 
 def read_captions(path: Path) -> CaptionFold:
-    """Read a file's training and test captions; the training captions are empty if the file has none.
-
-    Raises:
-        ProtocolError: The file cannot be read, has another format, or has fewer than two tasks with captions.
-    """
+    """Read a file's training captions, if it has any, and test captions; raise ProtocolError for another format."""
     try:
         tasks = TypeAdapter(list[_Task]).validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -119,12 +115,7 @@ _TEXTS = 64  # texts per forward pass
 
 @dataclass(frozen=True)
 class RoutingResult:
-    """Routing accuracies on one split.
-
-    Attributes:
-        has_training_captions: Whether the split has training captions; otherwise, its test captions form two folds.
-        accuracies: Routing accuracy@1, @2, @3 in percent, by kind of evidence.
-    """
+    """Routing accuracy@1, @2, @3 in percent on one split by kind of evidence; two folds without training captions."""
 
     name: str
     tasks: int

@@ -38,11 +38,7 @@ K = 10
 
 
 class SearchTiming(NamedTuple):
-    """The latency of one of several searches.
-
-    Attributes:
-        median_tasks, mean_tasks: Number of tasks that a query was encoded for.
-    """
+    """Latency of one of several searches in milliseconds, its ratio to the first, and numbers of searched tasks."""
 
     p50: float
     p99: float

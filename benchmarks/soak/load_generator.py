@@ -23,12 +23,7 @@ _MAX_IDLE_SECONDS = 2.0  # the service closes connections that are idle for five
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """A request.
-
-    Attributes:
-        due: Scheduled time on the monotonic clock.
-        seconds: Time from the schedule to the last byte of the response.
-    """
+    """A request: when it was due on the monotonic clock, and the seconds from then to the last byte of the response."""
 
     due: float
     seconds: float
@@ -38,11 +33,7 @@ class RequestRecord:
 
 
 class LoadGenerator:
-    """Sends requests to a service.
-
-    Attributes:
-        records: Records of the running or latest load, which grow while it runs.
-    """
+    """Sends requests to a service, and records the running or latest load."""
 
     def __init__(
         self, url: str, paths: Iterable[str], read: Callable[[bytes], object] = lambda body: None

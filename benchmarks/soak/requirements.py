@@ -34,11 +34,8 @@ class PhaseOutcome:
     """What a load phase measured.
 
     Attributes:
-        refused: Number of responses with status 429 and ``Retry-After``.
         errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" counts separately.
         p50, p99: Latency of the answers in milliseconds; None without any.
-        capacities: Capacities in answers per second that the rates of the rounds follow.
-        memory: Trend of the API's private memory.
     """
 
     requests: int
