@@ -27,7 +27,14 @@ from unittest.mock import patch
 from sqlalchemy import select
 
 from benchmarks.hostile.corrupted_media import KINDS, Bases, valid_files
+from cinestrata_schemas.tasks import TaskSpec
 from media.video_limits import VideoLimits
+from service.catalog.database import dispose, session_scope
+from service.catalog.migrations import upgrade
+from service.catalog.tables import Video
+from service.core.settings import settings
+from service.library.deletion import delete_task
+from service.tasks import commands, lifecycle, probing
 
 _BATCH = 250  # files per task
 # Part of a rejection's reason → outcome. The first match counts.
@@ -43,9 +50,6 @@ _OUTCOMES = (
 
 def run(inputs: int, seed: int) -> dict[str, object]:
     """Probe corrupted files, the same for a seed, and report outcomes by kind, violations as sentences, and costs."""
-    from service.catalog.database import dispose
-    from service.core.settings import settings
-
     with tempfile.TemporaryDirectory(prefix="cinestrata-hostile-") as temporary:
         root = Path(temporary)
         for name in ("data", "temp", "home"):
@@ -68,9 +72,6 @@ def run(inputs: int, seed: int) -> dict[str, object]:
 
 
 def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
-    from service.catalog.migrations import upgrade
-    from service.core.settings import settings
-
     upgrade(settings())
     dice = random.Random(seed)
     files = valid_files()
@@ -117,13 +118,6 @@ def _probe_batch(
     name: str, files: Sequence[tuple[str, bytes]], outcomes: dict[str, Counter[str]]
 ) -> list[str]:
     """Probe files as one task, and count the outcomes; returns violations."""
-    from cinestrata_schemas.tasks import TaskSpec
-    from service.catalog.database import session_scope
-    from service.catalog.tables import Video
-    from service.core.settings import settings
-    from service.library.deletion import delete_task
-    from service.tasks import commands, lifecycle, probing
-
     folder = settings().media_root / name
     folder.mkdir(parents=True)
     for number, (_, content) in enumerate(files):
