@@ -141,14 +141,7 @@ def list_entries(
     cursor: str | None = None,
     limit: int = 100,
 ) -> AuditPage:
-    """List a page of entries; raise InvalidInput for a foreign cursor or reversed times.
-
-    Args:
-        action: Actions such as ``task.cancel``, or all actions on a resource, such as ``task``.
-        text: Text in actor, action, target or details (case-insensitive).
-        after: Earliest time, inclusive; UTC unless it has a time zone.
-        before: Latest time, exclusive.
-    """
+    """List a page of entries, by the parameters of ``GET /audit``; raise InvalidInput."""
     after, before = _in_utc(after), _in_utc(before)
     if after is not None and before is not None and after >= before:
         raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")

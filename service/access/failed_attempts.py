@@ -133,12 +133,11 @@ class FailedAttempts:
         self._lock = threading.Lock()
 
     def add(self, action: str, address: str, name: str = "", *, refused: bool = False) -> None:
-        """Count an attempt.
+        """Count an attempt, which the rate limit may have refused before credentials were checked.
 
         Args:
             action: ``session.fail`` or ``key.fail``.
             name: Name of the user, or ID of the key.
-            refused: Whether the rate limit refused the attempt before credentials were checked.
         """
         with self._lock:
             attempts = self._count(action, address)

@@ -61,14 +61,7 @@ def list_tasks(
     cursor: str | None = None,
     limit: int | None = None,
 ) -> TaskPage:
-    """List a page of tasks; raise NotFound for an unknown domain.
-
-    Args:
-        into: Only appends to this domain (name or ID).
-        text: Only tasks whose name or ID contains this text, case-insensitive; an append has its domain's name.
-        searched: Only domains that the served release searches, or only those that it does not; None: both.
-        sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; ``-`` in front reverses it.
-    """
+    """List a page of tasks, by the parameters of ``GET /tasks``; raise NotFound for an unknown domain."""
     query = select(Task)
     if state:
         query = query.where(Task.state.in_(state))
@@ -110,14 +103,7 @@ def list_releases(
     cursor: str | None = None,
     limit: int = 100,
 ) -> ReleasePage:
-    """List a page of releases; raise NotFound for an unknown task.
-
-    Args:
-        task: Only the release learned by this task (name or ID).
-        kind: Only releases with this kind of encoder.
-        current: Only the served release, or only the others.
-        sort: ``learned`` (order of learning), ``created`` or ``bytes``; ``-`` in front reverses it.
-    """
+    """List a page of releases, by the parameters of ``GET /releases``; raise NotFound for an unknown task."""
     served = index_manifest.read_manifest().served
     given = {"kind": kind, "method": method}
     query = select(Release).filter_by(**{name: value for name, value in given.items() if value is not None})
@@ -149,13 +135,7 @@ def list_shards(
     cursor: str | None = None,
     limit: int | None = None,
 ) -> ShardPage:
-    """List a page of published shards.
-
-    Args:
-        degraded: As for :func:`library_status`.
-        text: Only shards whose domain name or ID contains this text (case-insensitive).
-        sort: ``created``, ``count`` or ``bytes``; ``-`` in front reverses it.
-    """
+    """List a page of published shards, by the parameters of ``GET /shards``; ``degraded`` as for the status."""
     manifest, errors = published_manifest()
     query = select(Shard)
     if text:

@@ -184,13 +184,7 @@ def list_feedback(
     cursor: str | None = None,
     limit: int = 100,
 ) -> FeedbackPage:
-    """List a page of feedback, on a video, with a text in the query (case-insensitive), or from a caller.
-
-    Args:
-        caller: Only from this user or key.
-        own: Only from the current actor.
-        sort: ``time`` (oldest first) or ``-time``.
-    """
+    """List a page of feedback, by the parameters of ``GET /feedback``; ``own``: only from the current actor."""
     query = select(Feedback)
     if own:
         query = _of_caller(query, current_actor())

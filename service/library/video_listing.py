@@ -35,14 +35,7 @@ def list_videos(
     cursor: str | None = None,
     limit: int = 100,
 ) -> VideoPage:
-    """List a page of videos; raise NotFound for an unknown task.
-
-    Args:
-        task: Only videos in this task (name or ID) and in appends to its domain; None: in all tasks.
-        split: Only videos with this effective split; ``train`` includes those of a fold.
-        text: Only videos whose ID, URI, captions or reason contain this text, case-insensitive.
-        sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; ``-`` in front reverses it.
-    """
+    """List a page of videos, by the parameters of ``GET /videos``; raise NotFound for an unknown task."""
     query = select(Video)
     if status is not None:
         query = query.where(Video.status == status)
