@@ -61,9 +61,9 @@ def _add_videos(numbers: range, dice: random.Random, task: str) -> list[str]:
     return [video.id for video in videos]
 
 
-def _delete(table: type[Any], ids: list[str]) -> None:
+def _delete(table: type[Any], ids: list[str] | None) -> None:
     with session_scope(write=True) as session:
-        session.execute(delete(table).where(table.id.in_(ids)))
+        session.execute(delete(table) if ids is None else delete(table).where(table.id.in_(ids)))
 
 
 VIDEO_SORTS = ["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
@@ -73,81 +73,69 @@ TASK_SORTS = ["position", "-position", "name", "-name", "created", "-created", "
 def test_changes_between_pages_neither_repeat_nor_hide_videos(catalog: Settings) -> None:
     _add_tasks(range(1), random.Random(0))
     for sort in VIDEO_SORTS:
-        _check_videos(sort)
-        with session_scope(write=True) as session:
-            session.execute(delete(Video))
-
-
-def _check_videos(sort: str) -> None:
-    dice = random.Random(sort)
-    before = _add_videos(range(18), dice, "t000")
-
-    def read(cursor: str | None) -> tuple[list[str], str | None]:
-        page = video_listing.list_videos("t000", sort=sort, cursor=cursor, limit=dice.randint(1, 7))
-        return [video.id for video in page.videos], page.next_cursor
-
-    def change(turn: int, seen: list[str]) -> set[str]:
-        _add_videos(range(100 + 3 * turn, 103 + 3 * turn) if turn < 3 else range(0), dice, "t000")
-        gone = dice.sample(before, 2) + seen[-1:]  # the row of the cursor, too
-        _delete(Video, gone)
-        return set(gone)
-
-    ordered = [video.id for video in video_listing.list_videos(sort=sort, limit=1000).videos]
-    _check_pages(before, ordered, read, change)
+        dice = random.Random(sort)
+        _check_pages(
+            Video,
+            lambda first, count, dice=dice: _add_videos(range(first, first + count), dice, "t000"),
+            lambda **page: video_listing.list_videos("t000", **page),
+            sort,
+            dice,
+        )
 
 
 def test_changes_between_pages_neither_repeat_nor_hide_tasks(catalog: Settings) -> None:
     for sort in TASK_SORTS:
-        _check_tasks(sort)
-        with session_scope(write=True) as session:
-            session.execute(delete(Task))
-
-
-def _check_tasks(sort: str) -> None:
-    dice = random.Random(sort)
-    before = _add_tasks(range(0, 30, 2), dice)
-
-    def read(cursor: str | None) -> tuple[list[str], str | None]:
-        page = library_listing.list_tasks(sort=sort, cursor=cursor, limit=dice.randint(1, 5))
-        return [task.id for task in page.tasks], page.next_cursor
-
-    def change(turn: int, seen: list[str]) -> set[str]:
-        _add_tasks(range(2 * turn + 1, 2 * turn + 2) if turn < 3 else range(0), dice)
-        gone = [*dice.sample(before, 1), seen[-1]]
-        _delete(Task, gone)
-        return set(gone)
-
-    _check_pages(before, [task.id for task in library_listing.list_tasks(sort=sort).tasks], read, change)
+        dice = random.Random(sort)
+        _check_pages(
+            Task,
+            # Rows that are added later have positions between those of the first ones.
+            lambda first, count, dice=dice: _add_tasks(
+                range(2 * (first % 100) + first // 100, 2 * (first % 100 + count), 2), dice
+            ),
+            library_listing.list_tasks,
+            sort,
+            dice,
+        )
 
 
 def _check_pages(
-    before: list[str],
-    ordered: list[str],
-    read: Callable[[str | None], tuple[list[str], str | None]],
-    change: Callable[[int, list[str]], set[str]],
+    table: type[Any],
+    add: Callable[[int, int], list[str]],
+    list_page: Callable[..., Any],
+    sort: str,
+    dice: random.Random,
 ) -> None:
     """Read all pages, and check that each surviving row is listed once and in order.
 
     Args:
-        before: Rows before the first page.
-        ordered: These rows in the order of the list.
-        read: Rows of the page after a cursor, and the next cursor.
-        change: Adds and deletes rows after a page, given its number and the rows read so far; returns the deleted rows.
+        add: Adds rows with numbers from the first one, given how many, and returns their IDs.
+        list_page: Lists a page of the table.
     """
+
+    def rows_of(page: Any) -> list[str]:
+        return [row.id for row in (page.videos if table is Video else page.tasks)]
+
+    before = add(0, 18)
+    ordered = rows_of(list_page(sort=sort, limit=1000))
     assert sorted(ordered) == sorted(before)
     seen: list[str] = []
     deleted: set[str] = set()
-    cursor: str | None = None
+    page = list_page(sort=sort, limit=dice.randint(1, 7))
     for turn in range(100):
-        rows, cursor = read(cursor)
-        seen += rows
-        if cursor is None:
+        seen += rows_of(page)
+        if page.next_cursor is None:
             break
-        deleted |= change(turn, seen)
-    assert cursor is None
+        if turn < 3:
+            add(100 + 3 * turn, 3)
+        gone = [*dice.sample(before, 2), seen[-1]]  # the row of the cursor, too
+        _delete(table, gone)
+        deleted.update(gone)
+        page = list_page(sort=sort, cursor=page.next_cursor, limit=dice.randint(1, 7))
+    assert page.next_cursor is None
     assert len(seen) == len(set(seen))
     assert set(before) - deleted <= set(seen)
     assert [row for row in seen if row in before] == [row for row in ordered if row in set(seen)]
+    _delete(table, None)
 
 
 def test_filters_of_videos(catalog: Settings) -> None:
