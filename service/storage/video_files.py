@@ -14,8 +14,9 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 import structlog
@@ -48,7 +49,8 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
             needed = set(
                 session.scalars(query.where(Video.content_hash.in_(chunk), Task.state.in_(ACTIVE_STATES)))
             )
-        deleted += _delete_frames(content for content in chunk if content not in needed)
+        for content in chunk:
+            deleted += 0 if content in needed else _delete_frames(content)
     return deleted
 
 
@@ -91,11 +93,10 @@ def remove_deleted_files() -> dict[str, str]:
             batch = FileRemoval.id.between(found[0].id, last)
             needed = _needed_files(session, batch)
             uploads = _unneeded_uploads(session, batch, found)
-        caches = list(settings().cache_dir.iterdir()) if settings().cache_dir.is_dir() else []
         removed = []
         for removal in found:
             try:
-                _delete_files(removal, needed, caches, uploads.get(removal.id))
+                _delete_files(removal, needed, uploads.get(removal.id))
                 removed.append(removal.id)
             except OSError as error:
                 failed[removal.video_id] = str(error)
@@ -185,26 +186,19 @@ def _uploaded_file(uri: str) -> Path | None:
     return path if is_owned else None
 
 
-def _delete_files(
-    removal: FileRemoval, needed: Collection[str], caches: Sequence[Path], upload: Path | None
-) -> None:
+def _delete_files(removal: FileRemoval, needed: Collection[str], upload: Path | None) -> None:
     if removal.video_id not in needed:
         library_files.thumbnail_path(removal.video_id).unlink(missing_ok=True)
     if removal.content_hash is not None and removal.content_hash not in needed:
-        for folder in caches:
-            (folder / f"{removal.content_hash}.npy").unlink(missing_ok=True)
+        _delete_frames(removal.content_hash)
     if upload is not None:
         upload.unlink(missing_ok=True)
         _drop_empty(upload.parent)
 
 
-def _delete_frames(contents: Iterable[str]) -> int:
-    """Delete the frame caches of contents, for all numbers and sizes of frames, and return how many."""
-    caches = settings().cache_dir
-    folders = list(caches.iterdir()) if caches.is_dir() else []
-    paths = [
-        path for content in contents for folder in folders if (path := folder / f"{content}.npy").exists()
-    ]
+def _delete_frames(content: str) -> int:
+    """Delete the frame caches of a content, for all numbers and sizes of frames, and return how many."""
+    paths = list(settings().cache_dir.glob(f"*/{escape(content)}.npy"))
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)
