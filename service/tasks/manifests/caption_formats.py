@@ -20,6 +20,7 @@ from service.tasks.manifests.text_files import plain_fields, shorten_caption
 from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_columns, object_fields
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
+Layout = Literal["document", "objects", "mapping"]
 
 _SHORTEST = 1.0  # seconds, for a timed text that does not end after its start
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
@@ -41,7 +42,7 @@ class CaptionFormat:
     """
 
     name: str
-    layout: Literal["document", "objects", "mapping"]
+    layout: Layout
     keys: frozenset[str]
     read: Callable[[Any, str], Rows] | None
     is_partial: bool = True
@@ -150,27 +151,29 @@ def _key(record: Mapping[str, Any], key: str, location: str) -> str:
     return str(value)
 
 
-def _captions(values: Iterable[Any]) -> list[str]:
-    return list(filter(None, (shorten_caption(value) for value in values if isinstance(value, str))))
-
-
 def _video(
     uri: str,
     *,
     captions: Iterable[Any] = (),
-    transcript: list[dict[str, Any]] | None = None,
+    transcript: Iterable[dict[str, Any]] = (),
     split: Any = None,
     metadata: Mapping[str, Any] | None = None,
     omitted: Iterable[str] = (),
 ) -> dict[str, Any]:
-    fields: dict[str, Any] = {"uri": uri, "captions": _captions(captions)}
-    if transcript:
-        fields["transcript"] = transcript
+    texts = (shorten_caption(value) for value in captions if isinstance(value, str))
+    fields: dict[str, Any] = {"uri": uri, "captions": list(filter(None, texts))}
+    if spoken := [cue for cue in transcript if cue["text"]]:
+        fields["transcript"] = spoken
     if isinstance(split, str) and split.lower() in SPLITS:
         fields["split"] = SPLITS[split.lower()]
     if plain := plain_fields(metadata or {}, frozenset(omitted)):
         fields["metadata"] = plain
     return fields
+
+
+def _described(uri: str, record: Mapping[str, Any], omitted: Iterable[str], **texts: Any) -> dict[str, Any]:
+    """Build the fields of a video whose record has its split, and else metadata."""
+    return _video(uri, split=record.get("split"), metadata=record, omitted=(*omitted, "split"), **texts)
 
 
 def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
@@ -187,15 +190,14 @@ def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
     return {"start": float(start), "end": float(end), "text": shorten_caption(_typed(text, str, location))}
 
 
-def _transcript(record: Mapping[str, Any], times: str, texts: str, location: str) -> list[dict[str, Any]]:
-    spans, sentences = _list(record, times, location), _list(record, texts, location)
+def _transcript(record: Mapping[str, Any], location: str) -> list[dict[str, Any]]:
+    spans, sentences = _list(record, "timestamps", location), _list(record, "sentences", location)
     if len(spans) != len(sentences):
         message = f"There are {len(spans)} times and {len(sentences)} texts."
-        hint = f"Give one item of {times!r} for each of {texts!r}."
-        raise InvalidInput.at(f"{location}.{times}", message, hint)
+        hint = "Give one item of 'timestamps' for each of 'sentences'."
+        raise InvalidInput.at(f"{location}.timestamps", message, hint)
     pairs = enumerate(zip(spans, sentences, strict=True))
-    cues = [_cue(span, text, f"{location}.{times}[{number}]") for number, (span, text) in pairs]
-    return [cue for cue in cues if cue["text"]]
+    return [_cue(span, text, f"{location}.timestamps[{number}]") for number, (span, text) in pairs]
 
 
 def _read_objects(items: Iterable[tuple[str, Any]], name: str) -> Rows:
@@ -209,25 +211,16 @@ def _read_msr_vtt(document: dict[str, Any], name: str) -> Rows:
         captions[_key(sentence, "video_id", location)].append(sentence.get("caption"))
     for location, video in _objects(document, "videos", name):
         uri = _key(video, "video_id", location)
-        fields = _video(
-            uri,
-            captions=captions.pop(uri, ()),
-            split=video.get("split"),
-            metadata=video,
-            omitted=("video_id", "id", "split"),
-        )
-        yield location, fields
+        texts = captions.pop(uri, ())
+        yield location, _described(uri, video, captions=texts, omitted=("video_id", "id"))
     yield from ((f"{name}:sentences", _video(uri, captions=texts)) for uri, texts in captions.items())
 
 
 def _read_vatex(items: Iterable[tuple[str, Any]], name: str) -> Rows:
     for location, item in items:
         item = _typed(item, dict, location)
-        captions = _list(item, "enCap", location)
-        fields = _video(
-            _key(item, "videoID", location), captions=captions, metadata=item, omitted=("videoID", "enCap")
-        )
-        yield location, fields
+        uri, captions = _key(item, "videoID", location), _list(item, "enCap", location)
+        yield location, _video(uri, captions=captions, metadata=item, omitted=("videoID", "enCap"))
 
 
 def _read_coco(document: dict[str, Any], name: str) -> Rows:
@@ -247,10 +240,7 @@ def _read_coco(document: dict[str, Any], name: str) -> Rows:
             raise InvalidInput.at(location, "It has no 'file_name'.", "Name the file of each video.")
         uri = _key(video, columns[0], location)
         texts = captions.pop(_key(video, "id", location), ())
-        fields = _video(
-            uri, captions=texts, split=video.get("split"), metadata=video, omitted=(*columns, "id", "split")
-        )
-        yield location, fields
+        yield location, _described(uri, video, captions=texts, omitted=(*columns, "id"))
     # A cut file may keep all annotations. Their IDs are named so that they match no file.
     yield from (
         (f"{name}:annotations", _video(f"{of}.id={uri}", captions=texts)) for uri, texts in captions.items()
@@ -263,14 +253,8 @@ def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:
         columns = file_columns(item)
         if not columns:
             raise InvalidInput.at(location, "It has no 'video_id'.", "Name the video of each object.")
-        fields = _video(
-            _key(item, columns[0], location),
-            transcript=_transcript(item, "timestamps", "sentences", location),
-            split=item.get("split"),
-            metadata=item,
-            omitted=(*columns, "sentences", "timestamps", "split"),
-        )
-        yield location, fields
+        uri, transcript = _key(item, columns[0], location), _transcript(item, location)
+        yield location, _described(uri, item, transcript=transcript, omitted=(*columns, "sentences"))
 
 
 def _read_youcook(document: dict[str, Any], name: str) -> Rows:
@@ -279,14 +263,10 @@ def _read_youcook(document: dict[str, Any], name: str) -> Rows:
         item = _typed(item, dict, location)
         parts = list(_objects(item, "annotations", location))
         cues = [_cue(part.get("segment"), part.get("sentence", ""), place) for place, part in parts]
-        fields = _video(
-            uri,
-            transcript=[cue for cue in cues if cue["text"]],
-            split=item.get("subset"),
-            metadata=item,
-            omitted=("subset", "annotations"),
+        yield (
+            location,
+            _video(uri, transcript=cues, split=item.get("subset"), metadata=item, omitted=("subset",)),
         )
-        yield location, fields
 
 
 def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
@@ -324,8 +304,7 @@ def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
         for field, names in choices.items():
             given = metadata.get(field, [])
             metadata[field] = list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *names]))
-        transcript = [cue for cue in cues if cue["text"]]
-        yield location, _video(paths[key], captions=captions, transcript=transcript, metadata=metadata)
+        yield location, _video(paths[key], captions=captions, transcript=cues, metadata=metadata)
 
 
 def _label_studio_path(value: str) -> str:
@@ -380,16 +359,13 @@ def _read_fiftyone_labels(document: dict[str, Any], name: str) -> Rows:
         if isinstance(label, list):  # temporal detections
             parts = [_typed(part, dict, location) for part in label]
             cues = [_cue(p.get("timestamps"), text_of(p.get("label"), location), location) for p in parts]
-            yield location, _video(uri, transcript=[cue for cue in cues if cue["text"]])
+            yield location, _video(uri, transcript=cues)
         elif label is not None:
             yield location, _video(uri, metadata={"label": text_of(label, location)})
 
 
 def _format(
-    name: str,
-    layout: Literal["document", "objects", "mapping"],
-    keys: str,
-    read: Callable[[Any, str], Rows] | None,
+    name: str, layout: Layout, keys: str, read: Callable[[Any, str], Rows] | None = None
 ) -> CaptionFormat:
     return CaptionFormat(name, layout, frozenset(keys.split()), read)
 
@@ -408,17 +384,17 @@ FORMATS = (
     _format("VATEX", "objects", "videoID enCap", _read_vatex),
     _format("Label Studio", "objects", "data annotations", _read_label_studio),
     _format("Label Studio", "objects", "data completions", _read_label_studio),
-    _format("description of a FiftyOne data set", "document", "sample_fields", None),
-    _format("description of a FiftyOne data set", "document", "media_type", None),
-    _format("description of a Hugging Face data set", "document", "features splits", None),
-    _format("state of a Hugging Face data set", "document", "_data_files", None),
-    _format("description of a yt-dlp playlist", "document", "extractor webpage_url", None),
-    _format("description of a yt-dlp playlist", "document", "_type entries", None),
-    _format("live chat of yt-dlp", "objects", "replayChatItemAction", None),
-    _format("metadata of Google Takeout", "document", "photoTakenTime", None),
-    _format("album of Google Takeout", "document", "title access date", None),
-    _format("recognized speech", "document", "segments language", None),
-    _format("recognized speech", "document", "transcription", None),
-    _format("recognized speech", "document", "chunks text", None),
-    _format("statistics of video2dataset", "document", "successes failed_to_download", None),
+    _format("description of a FiftyOne data set", "document", "sample_fields"),
+    _format("description of a FiftyOne data set", "document", "media_type"),
+    _format("description of a Hugging Face data set", "document", "features splits"),
+    _format("state of a Hugging Face data set", "document", "_data_files"),
+    _format("description of a yt-dlp playlist", "document", "extractor webpage_url"),
+    _format("description of a yt-dlp playlist", "document", "_type entries"),
+    _format("live chat of yt-dlp", "objects", "replayChatItemAction"),
+    _format("metadata of Google Takeout", "document", "photoTakenTime"),
+    _format("album of Google Takeout", "document", "title access date"),
+    _format("recognized speech", "document", "segments language"),
+    _format("recognized speech", "document", "transcription"),
+    _format("recognized speech", "document", "chunks text"),
+    _format("statistics of video2dataset", "document", "successes failed_to_download"),
 )
