@@ -42,10 +42,9 @@ from service.library.alerts import evaluate_alerts
 from service.storage import video_files
 from service.storage.library_files import check_data_folder
 from service.syncs import registered_syncs
-from service.tasks import broker, lifecycle, probing
+from service.tasks import broker, lifecycle, probing, upload_store, uploaded_videos
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due
-from service.tasks.uploads import upload_store, uploaded_videos
 from service.webhooks.deliveries import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]

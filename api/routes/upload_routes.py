@@ -29,9 +29,9 @@ from service.core.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
+from service.tasks import upload_store
 from service.tasks.upload_preview import preview_upload
-from service.tasks.uploads import upload_store
-from service.tasks.uploads.upload_store import Upload, UploadWriter
+from service.tasks.upload_store import Upload, UploadWriter
 
 VERSION = "1.0.0"
 EXTENSIONS = ("creation", "creation-with-upload", "termination", "expiration")

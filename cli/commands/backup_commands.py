@@ -82,7 +82,7 @@ def restore(
     from service.catalog.database import sqlite_path
     from service.core.errors import CinestrataError
     from service.storage.index_manifest import library_store
-    from service.tasks.uploads.uploaded_videos import find_unstored_uploads, renew_uploads
+    from service.tasks.uploaded_videos import find_unstored_uploads, renew_uploads
 
     settings = data_folder_settings(data)
     set_process_actor(command_line_actor())

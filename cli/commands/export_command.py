@@ -42,7 +42,7 @@ def export(
 ) -> None:
     """Write captions, splits, metadata and transcripts as tables that `cinestrata ingest` reads."""
     from cli.commands.task_commands import find_task
-    from service.tasks.uploads.uploaded_videos import storable_paths
+    from service.tasks.uploaded_videos import storable_paths
 
     client = connect(url, data)
     if task is not None:
@@ -105,7 +105,7 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
     """
     from media.sources.media_source import is_source_uri
     from service.storage.library_files import UPLOAD_SCHEME
-    from service.tasks.uploads.uploaded_videos import storable_paths
+    from service.tasks.uploaded_videos import storable_paths
 
     local = [uri for uri in uris if not is_source_uri(uri)]
     paths = [

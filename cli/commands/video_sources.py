@@ -176,7 +176,7 @@ def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str,
     Members are named after the files, because the reasons for rejection repeat these names. URIs in a manifest may
     point to any folder, so folders that an archive cannot contain are omitted, and equal names are numbered.
     """
-    from service.tasks.uploads.uploaded_videos import storable_paths  # imports FAISS
+    from service.tasks.uploaded_videos import storable_paths  # imports FAISS
 
     # Manifest names come first, so that no video takes one.
     stored = storable_paths([*MANIFEST_NAMES, *files])[len(MANIFEST_NAMES) :]

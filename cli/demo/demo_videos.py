@@ -20,8 +20,7 @@ from media.scenes.scene_files import manifest_line, write_scenes
 from service.core.text_rules import name_key, unused_slug
 from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
-from service.tasks.manifests.side_files import SideFileNames
-from service.tasks.manifests.video_files import find_omission
+from service.tasks.manifests.side_files import SideFileNames, find_omission
 
 
 class SampleSearch(NamedTuple):

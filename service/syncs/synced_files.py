@@ -25,7 +25,7 @@ from service.storage.library_files import UPLOAD_SCHEME, resolve_video_path
 from service.syncs.sync_plan import file_key
 from service.tasks.ingestion_checks import uri_errors
 from service.tasks.task_storage import new_id
-from service.tasks.uploads.uploaded_videos import storable_paths
+from service.tasks.uploaded_videos import storable_paths
 
 log = structlog.get_logger(__name__)
 

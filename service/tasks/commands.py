@@ -32,7 +32,8 @@ from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound, Unava
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
-from service.tasks import broker, commands
+from service.tasks import broker, commands, uploaded_videos
+from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import Spec, raise_first, task_errors, validate_spec
 from service.tasks.lifecycle import send_due
@@ -45,9 +46,7 @@ from service.tasks.lifecycle.state_machine import (
     set_state,
 )
 from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task, task_details
-from service.tasks.uploads import uploaded_videos
-from service.tasks.uploads.archive_unpacking import unpack_archive
-from service.tasks.uploads.uploaded_videos import adopted_uploads
+from service.tasks.uploaded_videos import adopted_uploads
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:

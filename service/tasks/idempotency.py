@@ -94,7 +94,26 @@ class TaskRequest:
             )
         try:
             with session_scope(write=True) as session:
-                return self._reserve(session, key, body_hash)
+                at = now(session)
+                row = session.get(IdempotencyKey, (self._scope, key), with_for_update=True)
+                if row is not None and row.created_at < at - RETENTION:
+                    session.delete(row)
+                    session.flush()
+                    row = None
+                if row is None:
+                    session.add(
+                        IdempotencyKey(caller=self._scope, key=key, body_hash=body_hash, created_at=at)
+                    )
+                    session.flush()
+                elif row.body_hash != body_hash:
+                    message, hint = "This key belongs to another request.", "Use a new key for a new request."
+                    raise IdempotencyMismatch.at("Idempotency-Key", message, hint)
+                elif row.response is not None:
+                    return row.response
+                lease = acquire(session, "request", f"{self._scope} {key}", name="The Idempotency-Key")
+                if lease is None:
+                    raise _in_flight()
+                return lease
         except IntegrityError:  # two concurrent first requests on PostgreSQL
             raise _in_flight() from None
 
@@ -125,27 +144,6 @@ class TaskRequest:
         """Delete a failed request's key: nothing was stored, so a corrected request may reuse it."""
         with session_scope(write=True) as session:
             session.execute(delete(IdempotencyKey).where(*self._is_key, IdempotencyKey.task_id.is_(None)))
-
-    def _reserve(self, session: Session, key: str, body_hash: str) -> dict[str, Any] | Lease:
-        at = now(session)
-        row = session.get(IdempotencyKey, (self._scope, key), with_for_update=True)
-        if row is not None and row.created_at < at - RETENTION:
-            session.delete(row)
-            session.flush()
-            row = None
-        if row is None:
-            session.add(IdempotencyKey(caller=self._scope, key=key, body_hash=body_hash, created_at=at))
-            session.flush()
-        elif row.body_hash != body_hash:
-            raise IdempotencyMismatch.at(
-                "Idempotency-Key", "This key belongs to another request.", "Use a new key for a new request."
-            )
-        elif row.response is not None:
-            return row.response
-        lease = acquire(session, "request", f"{self._scope} {key}", name="The Idempotency-Key")
-        if lease is None:
-            raise _in_flight()
-        return lease
 
 
 def _in_flight() -> IdempotencyInFlight:

@@ -112,7 +112,12 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
         return
     yield from duplicate_ids(videos)
     for number, video in enumerate(videos):
-        yield from _video_errors(f"videos[{number}]", video)
+        field = f"videos[{number}]"
+        if video.id in (".", ".."):
+            message = "An ID cannot be '.' or '..': it is part of URLs."
+            yield FieldError(f"{field}.id", message, "Choose another.")
+        yield from uri_errors(f"{field}.uri", video.uri)
+        yield from content_errors(field, video)
 
 
 def _replacement_errors(spec: TaskSpec) -> Iterator[FieldError]:
@@ -129,13 +134,6 @@ def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
         if video.id is not None and first.setdefault(video.id, number) != number:
             message = f"videos[{first[video.id]}].id is the same."
             yield FieldError(f"videos[{number}].id", message, "Give every video its own ID, or omit the IDs.")
-
-
-def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
-    if video.id in (".", ".."):
-        yield FieldError(f"{field}.id", "An ID cannot be '.' or '..': it is part of URLs.", "Choose another.")
-    yield from uri_errors(f"{field}.uri", video.uri)
-    yield from content_errors(field, video)
 
 
 def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
@@ -225,19 +223,10 @@ def storage_problem(value: Any, depth: int = 0) -> str | None:
     return next((p for part in parts if (p := storage_problem(part, depth + 1))), None)
 
 
-_TYPES = {
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "string": "a text",
-    "null": "null",
-}
-_BOUNDS = {
-    "minimum": "of at least",
-    "exclusiveMinimum": "above",
-    "maximum": "of at most",
-    "exclusiveMaximum": "below",
-}
+_TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+_TYPES |= {"string": "a text", "null": "null"}
+_BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above"}
+_BOUNDS |= {"maximum": "of at most", "exclusiveMaximum": "below"}
 
 
 def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
@@ -263,7 +252,7 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
     """Find unknown settings and values out of range."""
     from jsonschema import Draft202012Validator
 
-    schemas = _setting_schemas().get(method, {})
+    schemas = _read_config("setting_schemas.json").get(method, {})
     for name, value in settings.items():
         field = f"settings.{name}"
         if name in schemas:
@@ -287,7 +276,7 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
 
 def learns_all_captions(method: str, settings: Mapping[str, Any]) -> bool:
     """Check whether a method learns captions that no user held out, and measures them by a solution without them."""
-    is_closed_form = method in METHOD_NAMES and bool(_recipe(method).get("closed_form"))
+    is_closed_form = method in METHOD_NAMES and bool(_read_config(f"{method}.yaml").get("closed_form"))
     return is_closed_form or settings.get("last_epoch") == "all"
 
 
@@ -302,26 +291,14 @@ def _describe(schema: Mapping[str, Any]) -> str:
     return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
 
 
-def _needs_open_blocks(method: str) -> bool | str:
+def _needs_open_blocks(method: str) -> Any:
     """Check whether a method needs open transformer blocks; the name of a setting if that decides it."""
-    needed: bool | str = _recipe(method).get("needs_open_blocks", False)
-    return needed
+    return _read_config(f"{method}.yaml").get("needs_open_blocks", False)
 
 
 @cache
-def _recipe(method: str) -> dict[str, Any]:
-    """Read a method's recipe."""
-    recipe: dict[str, Any] = yaml.safe_load(_read_config(f"{method}.yaml"))
-    return recipe
-
-
-@cache
-def _setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
-    """Read the JSON Schema of each method's settings."""
-    schemas: dict[str, dict[str, dict[str, Any]]] = json.loads(_read_config("setting_schemas.json"))
-    return schemas
-
-
-def _read_config(name: str) -> str:
-    """Read a file next to the recipes."""
-    return (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")
+def _read_config(name: str) -> dict[str, Any]:
+    """Read a method's recipe, or the JSON Schema of the settings of all methods."""
+    text = (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")
+    config: dict[str, Any] = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
+    return config

@@ -27,7 +27,7 @@ from cinestrata_schemas.tasks import (
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.storage.library_backbone import default_method
-from service.tasks import commands
+from service.tasks import commands, upload_store
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
 from service.tasks.manifests.caption_tables import (
     FULL_MANIFEST_NAMES,
@@ -40,12 +40,13 @@ from service.tasks.manifests.side_files import (
     SideFiles,
     add_caption_from_name,
     add_subtitles,
+    find_omission,
+    is_video_name,
+    normalize_path,
     read_sidecars,
 )
 from service.tasks.manifests.text_files import UTF16_MARKS
-from service.tasks.manifests.video_files import find_omission, is_video_name, normalize_path
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
-from service.tasks.uploads import upload_store
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
 _MAX_PROBLEMS = 20

@@ -23,7 +23,7 @@ from service.backups import snapshots
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
-from service.tasks.uploads import uploaded_videos
+from service.tasks import uploaded_videos
 from tests.cli.invocation import run
 
 Publish = Callable[..., Any]

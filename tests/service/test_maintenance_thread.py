@@ -15,9 +15,8 @@ from service import celery_worker
 from service.celery_worker import read_gpu_memory
 from service.core.settings import settings
 from service.library import deletion
-from service.tasks import lifecycle
+from service.tasks import lifecycle, uploaded_videos
 from service.tasks.lifecycle import ReconcileReport
-from service.tasks.uploads import uploaded_videos
 from tests.index_locking import compaction
 from tests.service.search.caption_library import Library
 

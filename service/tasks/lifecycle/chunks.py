@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import structlog
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select
+from sqlalchemy import ColumnElement, and_, exists, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from index.arrays import batches
@@ -38,13 +38,7 @@ _SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without 
 
 @dataclass(frozen=True)
 class ChunkTotals:
-    """What is left of a stage.
-
-    Attributes:
-        unfinished: Number of chunks not done yet.
-        claimed: Number of chunks being processed.
-        remaining: Number of videos without a stored result.
-    """
+    """What is left of a stage: chunks, chunks that are being processed, and videos without a stored result."""
 
     unfinished: int
     claimed: int
@@ -114,15 +108,11 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
     """
     with session_scope(write=True) as session:
         at = now(session)
-        is_active = (
-            select(Task.id)
-            .where(
-                Task.id == task_id,
-                Task.state.in_(ACTIVE_STATES),
-                Task.cancel_requested.is_(False),
-                Task.lease_owner.is_not(None),
-            )
-            .exists()
+        is_active = exists().where(
+            Task.id == task_id,
+            Task.state.in_(ACTIVE_STATES),
+            Task.cancel_requested.is_(False),
+            Task.lease_owner.is_not(None),
         )
         is_free, order = free_chunk(stage, at), [Chunk.number]
         if owns_task:
@@ -158,7 +148,6 @@ class ChunkClaim:
         number: Position of the chunk in its stage, from 0.
         first_id, last_id: Range of its videos' vector IDs.
         run: Identity of the work, for stages whose results depend on more than the video.
-        request_id: ID of the HTTP request that created the task.
     """
 
     def __init__(self, chunk: Chunk, request_id: str | None) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import PurePath, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -24,7 +27,16 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import storage_problem
 from service.tasks.manifests.caption_formats import Rows, read_document_rows, recognize
-from service.tasks.manifests.side_files import UNREADABLE, SideFileNames, SideFiles, explain_error
+from service.tasks.manifests.side_files import (
+    SYSTEM,
+    UNREADABLE,
+    SideFileNames,
+    SideFiles,
+    explain_error,
+    find_omission,
+    is_video_name,
+    normalize_path,
+)
 from service.tasks.manifests.subtitle_files import SPEECH_COLUMNS
 from service.tasks.manifests.text_files import (
     check_encoding,
@@ -34,7 +46,6 @@ from service.tasks.manifests.text_files import (
     read_lines,
     read_text,
 )
-from service.tasks.manifests.video_files import SYSTEM, FileMatcher, find_omission
 from service.tasks.manifests.video_tables import (
     TYPED_SUFFIXES,
     find_delimiter,
@@ -57,6 +68,7 @@ _MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON 
 _REASONS = ("not found", "", "several files have this name")  # by the number of files that match a row
 _MAX_MISSING = 100_000
 _MAX_NAMED = 3
+_MAX_FOLDERS = 64  # compared per row that names a file by the end of its path; each folder takes one lookup
 
 
 def find_tables(
@@ -381,3 +393,81 @@ def read_tables(
                 unused = SideFileNames(list_files()).unused
                 side_files.notes.update(dict.fromkeys(unused, "belongs to no video, and is not used"))
             return tables
+
+
+class FileMatcher:
+    """Finds the file that a table row names.
+
+    Neither the browser nor the table knows the other's folder, so paths are compared from their ends: if no other file
+    fits, ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and ``/data/clips/a.mp4`` names ``a.mp4``. Data set
+    IDs are video paths without extension.
+
+    Args:
+        paths: Paths of the files; those that are not part of the folder are never found. Spellings that
+            :func:`normalize_path` unifies are equal.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._original = {normalize_path(path): path for path in paths if find_omission(path) is None}
+        videos = [path for path in self._original if is_video_name(path)]
+        self._files = _PathEnds(self._original)
+        self._stems: dict[str, list[str]] = defaultdict(list)
+        for path in videos:
+            self._stems[path.removesuffix(PurePosixPath(path).suffix)].append(path)
+        self._ids = _PathEnds(self._stems)
+
+    def find(self, uri: str, folder: str = "") -> list[str]:
+        """Find the file that a row names: two files if it is ambiguous, none if nothing matches.
+
+        Args:
+            folder: The table's folder, which is searched first.
+        """
+        wanted = normalize_path(uri)
+        found = self._files.find(wanted, folder)
+        if not found:
+            stems = self._ids.find(wanted, folder)
+            found = list(chain.from_iterable(self._stems[stem] for stem in stems))
+        if not found and (upload := _UPLOAD_PREFIX.fullmatch(wanted)):
+            found = self._files.find(f"{upload['folder']}{upload['name']}", folder)
+        return [self._original[path] for path in found[:2]]
+
+
+# Label Studio stores an uploaded clip.mp4 as 1a2b3c4d-clip.mp4.
+_UPLOAD_PREFIX = re.compile(r"(?P<folder>(.*/)?)[0-9a-f]{8}-(?P<name>[^/]+)", re.DOTALL)
+
+
+class _PathEnds:
+    """Finds paths by their ends."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = set(paths)
+        # Paths with the same end are neighbors in this order, so a row is compared with only a few.
+        self._reversed = sorted((_reverse(path), path) for path in self._paths)
+
+    def find(self, wanted: str, folder: str) -> list[str]:
+        in_folder = f"{folder}/{wanted}" if folder else wanted
+        for path in (in_folder, wanted):
+            if path in self._paths:
+                return [path]
+        return list(islice(chain(self._longer_paths(wanted), self._shorter_paths(wanted)), 2))
+
+    def _longer_paths(self, wanted: str) -> Iterator[str]:
+        """Find files whose path ends with the given one."""
+        start = _reverse(wanted)
+        for position in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
+            found, path = self._reversed[position]
+            if not found.startswith(start):
+                break
+            yield path
+
+    def _shorter_paths(self, wanted: str) -> Iterator[str]:
+        """Find files whose path is the end of the given one."""
+        wanted = "/".join(["", *wanted.split("/")[1:][-_MAX_FOLDERS:]])
+        while wanted := wanted.partition("/")[2]:
+            if wanted in self._paths:
+                yield wanted
+
+
+def _reverse(path: str) -> str:
+    """List a path's parts from last to first, each followed by a slash."""
+    return "".join(f"{part}/" for part in reversed(path.split("/")))

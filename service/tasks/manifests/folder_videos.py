@@ -33,6 +33,8 @@ from service.tasks.manifests.caption_tables import (
     require_text_table,
 )
 from service.tasks.manifests.side_files import (
+    NO_VIDEOS_HINT,
+    REPEATED,
     SIDECAR_SUFFIXES,
     SUBTITLE_SUFFIXES,
     UNREADABLE,
@@ -41,16 +43,12 @@ from service.tasks.manifests.side_files import (
     add_caption_from_name,
     add_subtitles,
     explain_error,
-    read_sidecars,
-)
-from service.tasks.manifests.text_files import check_encoding
-from service.tasks.manifests.video_files import (
-    NO_VIDEOS_HINT,
-    REPEATED,
     find_omission,
     find_videos,
     is_video_name,
+    read_sidecars,
 )
+from service.tasks.manifests.text_files import check_encoding
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 # Other broken links may have led to folders.

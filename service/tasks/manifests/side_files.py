@@ -1,4 +1,4 @@
-"""Find the files that belong to a video, and read captions, transcripts and metadata from them.
+"""Tell the videos of a folder from side files and from files that are no part of it, and read the side files.
 
 A side file's name begins with that of its video, with or without the ending. A file that fits several videos belongs to
 the longest name: ``clip.2.srt`` is for ``clip.2.mp4`` rather than ``clip.mp4``. Endings may have any case. For a video
@@ -16,6 +16,7 @@ Subtitles may have a language and kinds, as in ``clip.pt_BR.sdh.srt``. Google Ta
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from cinestrata_schemas.tasks import VideoSpec
 from cinestrata_schemas.videos import Cue
 from media import MediaError
 from media.sources.media_source import is_source_uri
+from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.tasks.ingestion_checks import content_errors, raise_first
@@ -46,7 +48,59 @@ from service.tasks.manifests.text_files import (
     read_document,
     shorten_caption,
 )
-from service.tasks.manifests.video_files import find_omission, is_video_name
+
+SYSTEM, HIDDEN, PARTIAL, REPEATED = "system", "hidden", "partly downloaded", "repeated or circular"
+
+# In lower case. A rule would also match "@home" or "#1 goals". Names with a dot at the start are hidden anyway.
+_SYSTEM_NAMES = frozenset(
+    [
+        *("@eadir", "@recently-snapshot", "@recycle", "#recycle", "#snapshot", "$recycle.bin"),
+        *("__macosx", "lost+found", "system volume information"),
+    ]
+)
+# yt-dlp's streams until they are merged, such as clip.f137.mp4 and clip.temp.mp4, and what programs append to names.
+_PARTIAL_NAME = re.compile(
+    r".+\.(temp|f\d{2,}(-\w+)*|f(hls|dash|http)[\w-]*)\.[^.]+"
+    r"|.+\.(?i:part|part-frag\d+|partial|crdownload|opdownload|download|filepart|aria2|ytdl|!qb|!ut)",
+    re.DOTALL,
+)
+
+
+def is_video_name(path: str) -> bool:
+    """Check whether a path has a video file extension."""
+    return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+def find_omission(path: str) -> tuple[str, str] | None:
+    """Find out whether a path is left out of its folder, and why; None if it is not.
+
+    Returns:
+        The file, or the outermost folder that is left out, which ends with a slash; and the reason.
+    """
+    parts = path.split("/")
+    for depth, part in enumerate(parts, 1):
+        is_system = part.casefold() in _SYSTEM_NAMES
+        if is_system or (part.startswith(".") and part.strip(".")):
+            omitted = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
+            return omitted, SYSTEM if is_system else HIDDEN
+    return (path, PARTIAL) if _PARTIAL_NAME.fullmatch(parts[-1]) else None
+
+
+def find_videos(paths: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Find the videos among a folder's files, and what is left out although it looks like one, with the reasons."""
+    videos: list[str] = []
+    omitted: dict[str, str] = {}
+    for path in paths:
+        omission = find_omission(path)
+        if omission is None and is_video_name(path):
+            videos.append(path)
+        elif omission is not None and (omission[1] == PARTIAL or is_video_name(path)):
+            omitted.setdefault(*omission)
+    return videos, omitted
+
+
+NO_VIDEOS_HINT = "Add a manifest, or videos with an extension such as .mp4, .mov, .mkv, .webm or .avi."
+
 
 SUBTITLES = ".srt"  # read under this name, whatever their format
 SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", ".tsv", SUBTITLES)
@@ -56,6 +110,15 @@ _KINDS = frozenset(("a", "cc", "default", "forced", "hi", "sdh"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][\w-]*)?|[^\W\d_]{4,}")  # a code, or a name
 _TAKEOUT = ".supplemental-metadata"
 _COUNTED = re.compile(r"(.+?)(\.[^./]+?)(\.s[a-z-]*)?(\(\d+\))\.json", re.DOTALL)
+
+
+def normalize_path(path: str) -> str:
+    """Normalize a path: composed characters (NFC), forward slashes, no leading ``./`` or ``/``.
+
+    Some systems list names with decomposed characters, while tables contain composed ones.
+    """
+    parts = unicodedata.normalize("NFC", path).replace("\\", "/").split("/")
+    return "/".join(part for part in parts if part not in ("", "."))
 
 
 def sidecar_stem(path: str) -> str:

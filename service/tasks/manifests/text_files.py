@@ -213,9 +213,8 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
     except RecursionError:
         raise InvalidInput.at(place, f"The {kind} is nested too deeply.", "Write a flat table.") from None
     except ValueError:  # a number with thousands of digits
-        raise InvalidInput.at(
-            place, f"The {kind} has a number with too many digits.", "Shorten it."
-        ) from None
+        message = f"The {kind} has a number with too many digits."
+        raise InvalidInput.at(place, message, "Shorten it.") from None
 
 
 def read_document(raw: bytes, name: str, encoding: str = "utf-8") -> Any:
@@ -247,9 +246,8 @@ def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset(
     plain: dict[str, Any] = {}
     size = 2
     for key, value in fields.items():
-        if key in omitted or key in _PRIVATE_FIELDS or not _is_plain(value):
-            continue
-        if key.startswith("_") or not _is_plain(key):
+        is_private = key in _PRIVATE_FIELDS or key.startswith("_")
+        if key in omitted or is_private or not _is_plain(value) or not _is_plain(key):
             continue
         size += len(json.dumps({key: value}, ensure_ascii=False).encode())
         if size > request_limits.MAX_METADATA_BYTES:
@@ -276,9 +274,5 @@ def shorten_caption(value: Any) -> str:
         if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")
     )
     text = " ".join(text.split())
-    if len(text) > request_limits.MAX_CAPTION_CHARS:
-        text = (
-            text[: request_limits.MAX_CAPTION_CHARS].rpartition(" ")[0]
-            or text[: request_limits.MAX_CAPTION_CHARS]
-        )
-    return text
+    part = text[: request_limits.MAX_CAPTION_CHARS]
+    return text if part == text else part.rpartition(" ")[0] or part

@@ -149,15 +149,10 @@ def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> di
         )
     if not values:
         return {}
-    parsed = {
-        field: _parse_cell(values.pop(field), f"{location}.{field}")
-        for field in _JSON_FIELDS
-        if field in values
-    }
+    json_fields = [field for field in _JSON_FIELDS if field in values]
+    parsed = {field: _parse_cell(values.pop(field), f"{location}.{field}") for field in json_fields}
     video: dict[str, Any] = {"uri": values.pop("uri", ""), "captions": _captions(parsed.pop("captions", ""))}
-    for field in ("id", "split"):
-        if field in values:
-            video[field] = values.pop(field)
+    video |= {field: values.pop(field) for field in ("id", "split") if field in values}
     if "split" in video:
         video["split"] = SPLITS.get(video["split"].lower(), video["split"])
     metadata = parsed.pop("metadata", {})

@@ -16,7 +16,7 @@ from api.app import create_app
 from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
-from service.tasks.uploads.upload_store import UploadWriter
+from service.tasks.upload_store import UploadWriter
 from tests.api.browser import serve, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 

@@ -17,7 +17,7 @@ from tusclient.client import TusClient
 from api.app import create_app
 from service.core import request_limits
 from service.core.settings import Settings
-from service.tasks.uploads import upload_store
+from service.tasks import upload_store
 from tests.api.browser import serve
 from tests.api.learned_library import FIRST
 

@@ -24,10 +24,9 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarge
 from service.core.settings import Settings, settings
 from service.storage import library_files
-from service.tasks import broker, commands
-from service.tasks.uploads import archive_unpacking
-from service.tasks.uploads.archive_unpacking import unpack_archive
-from service.tasks.uploads.uploaded_videos import remove_upload
+from service.tasks import archive_unpacking, broker, commands
+from service.tasks.archive_unpacking import unpack_archive
+from service.tasks.uploaded_videos import remove_upload
 from tests.packed_files import pack_tar, pack_zip, tar_member
 
 MANIFEST = '{"uri": "a.mp4", "captions": ["a bird"]}\n{"uri": "clips/b.mp4", "id": "b", "split": "test"}\n'

@@ -21,9 +21,8 @@ from service.core.errors import InDoubt, Unavailable
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage import index_manifest, library_files
-from service.tasks import commands, task_storage
-from service.tasks.uploads import uploaded_videos
-from service.tasks.uploads.archive_unpacking import unpack_archive
+from service.tasks import commands, task_storage, uploaded_videos
+from service.tasks.archive_unpacking import unpack_archive
 from tests.packed_files import pack_zip
 
 ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
@@ -55,7 +54,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(
-            "service.tasks.uploads.uploaded_videos.time.time",
+            "service.tasks.uploaded_videos.time.time",
             lambda: time.monotonic() - begun[0] + begun[1] + seconds,
         )
 

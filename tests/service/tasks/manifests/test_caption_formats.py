@@ -16,11 +16,11 @@ from cinestrata_schemas.tasks import LocalFile, LocalText, PreviewRequest, Video
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.settings import settings
+from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.manifests.caption_formats import FORMATS
 from service.tasks.manifests.caption_tables import CaptionTables
 from service.tasks.manifests.folder_videos import list_folder_videos
 from service.tasks.upload_preview import preview_upload
-from service.tasks.uploads.archive_unpacking import unpack_archive
 from tests.caption_files import CASES, CAT, DENSE, DENSE_VIDEO, DOG, NAMES, content_of
 from tests.packed_files import pack_tar, pack_zip
 

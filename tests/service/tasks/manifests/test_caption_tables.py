@@ -13,10 +13,10 @@ from cinestrata_schemas.tasks import LocalFile, LocalText, PreviewRequest, Video
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 from service.syncs.source_listing import list_source
+from service.tasks.archive_unpacking import unpack_archive
+from service.tasks.manifests.caption_tables import FileMatcher
 from service.tasks.manifests.folder_videos import list_folder_videos
-from service.tasks.manifests.video_files import FileMatcher
 from service.tasks.upload_preview import preview_upload
-from service.tasks.uploads.archive_unpacking import unpack_archive
 from tests.packed_files import pack_zip
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")

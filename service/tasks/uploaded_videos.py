@@ -25,7 +25,7 @@ from service.core.text_rules import CONTROL_CHARACTERS
 from service.storage import index_manifest
 from service.storage.library_files import UPLOAD_FOLDER, UPLOAD_SCHEME
 from service.tasks.ingestion_checks import Spec
-from service.tasks.uploads.upload_store import Upload, delete_upload, find_upload
+from service.tasks.upload_store import Upload, delete_upload, find_upload
 
 _PREFIX = f"{UPLOAD_SCHEME}upl_"
 _MAX_ERRORS = 20

@@ -39,11 +39,11 @@ from service.tasks.manifests.side_files import (
     SideFileNames,
     SideFiles,
     add_subtitles,
+    find_videos,
     read_sidecars,
     side_file_names,
 )
-from service.tasks.manifests.video_files import find_videos
-from service.tasks.uploads.uploaded_videos import remove_upload
+from service.tasks.uploaded_videos import remove_upload
 
 ARCHIVE_FIELD = "archive"
 MAX_HEADER_CHARS = 32 * 1024**2  # over all tar headers
