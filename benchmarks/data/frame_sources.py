@@ -19,9 +19,8 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from media import MediaError, sample_times
-from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
-from media.pyav_decoding import FrameConverter, crop_square
+from media.pyav_decoding import FrameConverter, StreamExtent, crop_square, frames_on_display
 
 Frames = npt.NDArray[np.uint8]
 

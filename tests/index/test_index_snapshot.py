@@ -39,22 +39,23 @@ def _flip(path: Path, place: int = -1) -> None:
     path.write_bytes(content)
 
 
+def _damage(path: Path, harm: str) -> None:
+    content = path.read_bytes()
+    match harm:
+        case "flip":
+            _flip(path)
+        case "remove":
+            path.unlink()
+        case _:
+            path.write_bytes({"truncate": content[:-1], "lengthen": content + b"\0", "empty": b""}[harm])
+
+
 @pytest.mark.parametrize("name", ["vectors.faiss", "ids.npy", "shard.json"])
 @pytest.mark.parametrize("harm", ["flip", "truncate", "lengthen", "remove", "empty"])
 def test_damaged_shard_is_degraded_and_others_are_served(
     two_tasks: ShardStore, unit: Callable, name: str, harm: str
 ) -> None:
-    path = _folder(two_tasks, "a") / name
-    if harm == "flip":
-        _flip(path)
-    elif harm == "truncate":
-        path.write_bytes(path.read_bytes()[:-1])
-    elif harm == "lengthen":
-        path.write_bytes(path.read_bytes() + b"\0")
-    elif harm == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(b"")
+    _damage(_folder(two_tasks, "a") / name, harm)
     snapshot = IndexSnapshot.open(two_tasks)
     assert snapshot.tasks == ["b"]
     assert list(snapshot.degraded) == ["a"]
@@ -76,43 +77,28 @@ def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callabl
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_missing_folder_degrades_shard(two_tasks: ShardStore) -> None:
-    shutil.rmtree(_folder(two_tasks, "b"))
-    snapshot = IndexSnapshot.open(two_tasks)
-    assert snapshot.tasks == ["a"]
-    assert "folder is missing" in snapshot.degraded["b"]
-
-
-def test_swapped_shard_folders_are_detected(two_tasks: ShardStore) -> None:
-    # Intact files with correct names, but of another shard.
+def test_missing_and_swapped_shard_folders_are_detected(two_tasks: ShardStore) -> None:
     shutil.rmtree(_folder(two_tasks, "a"))
+    assert "folder is missing" in IndexSnapshot.open(two_tasks).degraded["a"]
+    # Intact files with correct names, but of another shard.
     shutil.copytree(_folder(two_tasks, "b"), _folder(two_tasks, "a"))
     for verify in (True, False):
         assert list(IndexSnapshot.open(two_tasks, verify=verify).degraded) == ["a"]
 
 
-def test_foreign_fingerprint_raises(two_tasks: ShardStore) -> None:
+def test_foreign_fingerprint_and_unknown_task_raise(two_tasks: ShardStore) -> None:
     snapshot = IndexSnapshot.open(two_tasks)
     with pytest.raises(FingerprintMismatch, match="task a was made by encoder"):
         snapshot.shard("a", fingerprint="encoder of b")
-
-
-def test_unknown_task_raises(two_tasks: ShardStore) -> None:
     with pytest.raises(ShardMissing, match="task z has no shard"):
-        IndexSnapshot.open(two_tasks).shard("z", fingerprint="")
+        snapshot.shard("z", fingerprint="")
 
 
 @pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
 def test_damaged_release_raises(two_tasks: ShardStore, harm: str) -> None:
     snapshot = IndexSnapshot.open(two_tasks)
     assert snapshot.release_id is not None
-    path = two_tasks.release_folder(snapshot.release_id) / "weights.safetensors"
-    if harm == "flip":
-        _flip(path)
-    elif harm == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-1])
+    _damage(two_tasks.release_folder(snapshot.release_id) / "weights.safetensors", harm)
     with pytest.raises(ReleaseCorrupt, match=snapshot.release_id[:12]):
         snapshot.release_folder(snapshot.release_id)
     with pytest.raises(ReleaseCorrupt, match="not in the manifest"):

@@ -100,43 +100,28 @@ def test_late_writer_cannot_restore_old_release(store: ShardStore, write: Callab
     assert store.publish(release=release, shards=[shard]) == manifest
 
 
-def test_second_shard_of_published_task_raises(
-    store: ShardStore, publish_task: Callable, write: Callable
+def test_conflicting_shards_are_not_published(
+    store: ShardStore, publish_task: Callable, write: Callable, adopt: Callable
 ) -> None:
-    manifest = publish_task(store, "a", [1, 2])
-    release, other = write(store, "a", [1, 2], seed=1)
-    with pytest.raises(ShardInvalid, match="never replaced"):
-        store.publish(release=release, shards=[other])
-    assert store.manifest() == manifest
-
-
-def test_ids_are_unique_across_shards(store: ShardStore, publish_task: Callable, write: Callable) -> None:
     publish_task(store, "a", [1, 5, 9])
-    publish_task(store, "b", [2, 6])  # overlapping ranges of distinct IDs
-    release, shard = write(store, "c", [3, 6, 7])
-    with pytest.raises(ShardInvalid, match="ID 6 already belongs to task b"):
-        store.publish(release=release, shards=[shard])
-
-
-def test_ids_are_unique_within_one_publication(store: ShardStore, write: Callable) -> None:
-    release, one = write(store, "a", [1, 2])
-    _, other = write(store, "b", [2, 3])
+    before = publish_task(store, "b", [2, 6])  # overlapping ranges of distinct IDs
+    again = write(store, "a", [1, 5, 9], seed=1)
+    taken = write(store, "c", [3, 6, 7])
+    wide = write(store, "c", [10], dim=DIM + 1)
+    homeless = (adopt(store, "another"), write(store, "c", [10])[1])
+    for (release, shard), problem in (
+        (again, "never replaced"),
+        (taken, "ID 6 already belongs to task b"),
+        (wide, "9 dimensions, those of task a have 8"),
+        (homeless, "neither published nor being published"),
+    ):
+        with pytest.raises(ShardInvalid, match=problem):
+            store.publish(release=release, shards=[shard])
+    release, one = write(store, "c", [10, 11])
+    other = replace(write(store, "d", [11, 12])[1], release=release.id)
     with pytest.raises(ShardInvalid, match="belongs to task"):
-        store.publish(release=release, shards=[one, replace(other, release=release.id)])
-    assert store.manifest().generation == 0
-
-
-def test_shard_of_other_dimension_raises(store: ShardStore, publish_task: Callable, write: Callable) -> None:
-    publish_task(store, "a", [1])
-    release, shard = write(store, "b", [2], dim=DIM + 1)
-    with pytest.raises(ShardInvalid, match=r"9 dimensions, those of task a have 8"):
-        store.publish(release=release, shards=[shard])
-
-
-def test_shard_without_release_raises(store: ShardStore, adopt: Callable, write: Callable) -> None:
-    _, shard = write(store, "a", [1])
-    with pytest.raises(ShardInvalid, match="neither published nor being published"):
-        store.publish(release=adopt(store, "another"), shards=[shard])
+        store.publish(release=release, shards=[one, other])
+    assert store.manifest() == before
 
 
 def test_damaged_shard_is_not_published(store: ShardStore, write: Callable) -> None:

@@ -31,10 +31,6 @@ def test_lock_is_taken_again_by_its_thread_and_freed_by_the_outermost_block(tmp_
             assert not _is_free(path)
         assert not _is_free(path)
     assert _is_free(path)
-
-
-def test_failed_block_frees_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
     with pytest.raises(ZeroDivisionError), exclusive_lock(path):
         raise ZeroDivisionError
     assert _is_free(path)

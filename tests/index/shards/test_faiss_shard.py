@@ -15,8 +15,6 @@ from index.scanning.segment import Segment
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 
-FILES = ["vectors.faiss", "ids.npy", "shard.json"]
-
 
 def open_shard(store: ShardStore, entry: SegmentEntry) -> FaissShard:
     return FaissShard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.segment_cache)
@@ -43,21 +41,6 @@ def test_excluded_ids_stay_out_among_ties(store: ShardStore, form: Callable[[Ite
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(50), vectors=vectors)
     found = open_shard(store, entry).search(vectors[0], 3, exclude=form(range(10)))
     assert found.ids.tolist() == [10, 11, 12]
-
-
-@pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("name", FILES)
-def test_truncated_or_missing_file_raises_without_verification(
-    store: ShardStore, write: Callable, name: str, verify: bool
-) -> None:
-    _, entry = write(store, "cooking", range(5))
-    folder = store.shard_folder(entry.id)
-    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
-    with pytest.raises(ShardCorrupt, match=r"task cooking: its files have \d+ bytes instead of"):
-        Segment.open(folder, entry, verify=verify)
-    (folder / name).unlink()
-    with pytest.raises(ShardCorrupt, match=f"task cooking: {name} is missing"):
-        Segment.open(folder, entry, verify=verify)
 
 
 @pytest.mark.parametrize("text", ["[]", "nonsense", "{}", "1"])
