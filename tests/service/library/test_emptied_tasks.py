@@ -37,8 +37,7 @@ from service.search.text_search.executor import execute
 from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
 from tests.catalog_rows import add_release_and_shard
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
-from tests.service.search.probed_library import Probed
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Probed
 
 torch.set_num_threads(1)
 

@@ -1,9 +1,9 @@
-"""A library learned from captions alone, for tests of search."""
+"""Libraries learned from captions alone, with correct or altered probe queries, for tests of search."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,11 +16,13 @@ import pytest
 import torch
 
 from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
-from models.releases.release_files import write_release
+from models.encoders.encoder_registry import open_query_encoder
+from models.releases.release_files import ProbeQueries, read_release, write_probes, write_release
 from models.releases.release_state import ParentRelease, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import dispose, session_scope
@@ -30,6 +32,7 @@ from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 from trainer.methods import Method, start_method
+from trainer.task_pipeline import make_probes
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
 CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
@@ -172,3 +175,40 @@ class Library:
             session.add_all(videos)
             session.flush()
             return [video.vector_id for video in videos]
+
+
+class Probed(Library):
+    """Publishes releases with probes, as the worker does.
+
+    Attributes:
+        change: Function applied to the probes of the next release before they are written.
+    """
+
+    change: Callable[[ProbeQueries], ProbeQueries] = staticmethod(lambda probes: probes)
+
+    def publish(self, name: str, captions: Any, **fields: Any) -> Manifest:
+        ids = np.array(self._catalogue(name, captions, datetime.now(UTC), ()))
+        state = self.method.release()
+        manifest = self.store.manifest()
+        pinned = {
+            task: read_release(self.store.release_folder(shard.release), profiles=False)
+            for task, shard in manifest.shards.items()
+        }
+        encoder = open_query_encoder(self._backbone, state, {**pinned, f"tsk_{name}": state})
+        snapshot = IndexSnapshot.open(self.store, verify=False)
+        older = {
+            task: snapshot.shard(task, fingerprint=manifest.shards[task].fingerprint)
+            for task in manifest.shards
+            if manifest.live_count(task)
+        }
+        vectors = self.stored(captions)
+        probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older)
+        with self.store.staging() as staged:
+            write_release(staged, state, parent=self.before)
+            write_probes(staged, self.change(probes))
+            release = self.store.adopt_release(staged)
+        self.before, self._known = ParentRelease(release.id, len(state.tasks)), list(state.tasks)
+        shard = self.store.write_shard(
+            task=f"tsk_{name}", release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        )
+        return self.store.publish(release=release, shards=[shard])

@@ -29,8 +29,7 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.snapshot_loading import PROBE_TOLERANCE
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
-from tests.service.search.probed_library import Probed
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Probed
 from trainer.task_pipeline import make_probes
 
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Searches by words in videos' texts: captions, names and metadata."""
+"""Words of a query that videos' texts contain, and words that complete a query."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ import torch
 from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
 from index.words import word_index
+from index.words.word_index import TextKind, VideoText, WordIndex
 from models.backbones.backbone import Backbone
 from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from service.access.audit_log import Actor, acting_as
+from service.core import request_limits
+from service.core.errors import InvalidInput
 from service.library.video_changes import edit_video, give_feedback, take_back
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
 from service.search.text_search.executor import execute
+from service.search.text_search.query_words import MAX_SUGGESTIONS, suggest_words
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
@@ -307,3 +311,38 @@ def test_likely_videos_with_words_of_the_query_match(
     assert not any(result.matches for result in found.results if (result.confidence or 0) < 0.9)
     other = served.search("a whale jumps")
     assert [result.video_id for result in other.results if result.matches] == ["sea-2"]
+
+
+TEXTS = ["a barbell squat", "barbell bench press", "a barn owl", "sit-up", "Bär"]
+
+
+@pytest.fixture(scope="module")
+def words() -> WordIndex:
+    texts = [(number, [VideoText(TextKind.CAPTION, text)]) for number, text in enumerate(TEXTS)]
+    return WordIndex.empty().replace(texts)
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"),
+    [
+        ("two BAR", [("barbell", 2), ("bar", 1), ("barn", 1)]),
+        ("bär", [("barbell", 2), ("bar", 1), ("barn", 1)]),
+        ("press ow", [("owl", 1)]),
+        ("sit-u", [("up", 1)]),
+        ("bar ", []),
+        ("bar,", []),
+        ("", []),
+        ("\0\ud800\"'", []),
+        ("zebra", []),
+    ],
+)
+def test_last_word_is_continued(words: WordIndex, q: str, expected: list[tuple[str, int]]) -> None:
+    suggestions = suggest_words(words, q, 8).suggestions
+    assert [(each.text, each.count) for each in suggestions] == expected
+    assert suggest_words(words, q, 1).suggestions == suggestions[:1]
+
+
+def test_invalid_parameters_are_named(words: WordIndex) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        suggest_words(words, "x" * (request_limits.MAX_QUERY_CHARS + 1), MAX_SUGGESTIONS + 1)
+    assert [error.field for error in caught.value.errors] == ["q", "k"]

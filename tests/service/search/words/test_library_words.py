@@ -1,14 +1,16 @@
-"""The words of a process follow the catalog: videos of snapshots, edits of any process, deletions, damage."""
+"""The words of a library: texts of videos, relevance feedback, and an index that follows the catalog."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from cinestrata_schemas.tasks import TaskDetails
@@ -16,6 +18,7 @@ from cinestrata_schemas.videos import Cue, VideoPatch
 from index.arrays import Ids
 from index.vector_ids import video_ids_of
 from index.words.text_analysis import parse_query
+from index.words.word_index import TextKind, VideoText
 from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.tables import Video
@@ -23,7 +26,14 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library.video_changes import edit_video
 from service.search.words import library_words
-from service.search.words.library_words import LibraryWords
+from service.search.words.domain_captions import VideoPositions
+from service.search.words.library_words import (
+    MAX_TEXT_CHARS,
+    MAX_VALUES,
+    LibraryWords,
+    RelevanceFeedback,
+    texts_of,
+)
 
 TIMEOUT_SECONDS = 20
 Post = Callable[..., TaskDetails]
@@ -238,3 +248,117 @@ def test_scattered_ids_are_read(sqlite_catalog: Settings, post: Post, words: Lib
     words.prepare(videos)
     assert words.current().videos == 1100
     assert [_found(words, f"bird{number}") for number in (1, 2, 1099)] == [[videos[n]] for n in (1, 2, 1099)]
+
+
+def _names(uri: str) -> list[str]:
+    texts = texts_of(uri, [], {})
+    assert {text.kind for text in texts} <= {TextKind.NAME}
+    return [text.text for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("clips/barbell_squat.mp4", ["barbell squat"]),
+        ("v_ApplyEyeMakeup_g01.avi", ["v ApplyEyeMakeup g01", "v Apply Eye Makeup g01"]),
+        ("HTTPServer.mp4", ["HTTPServer", "HTTP Server"]),
+        ("ÉcoleÉté.mp4", ["ÉcoleÉté", "École Été"]),
+        ("upload://tsk_0123456789abcdef/a b/my.holiday.mov", ["my.holiday"]),
+        ("https://host/media/red%20kite.mp4?signature=abc", ["red kite"]),
+        ("s3://bucket/2024/猫.mp4", ["猫"]),
+        ("what? a #1.mp4", ["what? a #1"]),
+        ("http://[::1/x.mp4", []),
+        ("https://host", []),
+        ("", []),
+    ],
+)
+def test_name_is_that_of_the_file(uri: str, names: list[str]) -> None:
+    assert _names(uri) == names
+
+
+def test_captions_precede_metadata_and_name() -> None:
+    metadata: dict[str, Any] = {
+        "title": "Bird song",
+        "year": 2024,
+        "length": 3.0,
+        "ratio": 1.5,
+        "is_public": True,
+        "nothing": None,
+        "tags": ["owl", 7, False, {"colour": "red"}],
+        "place": {"city": "Köln", "at": {"lake": "Rhein"}},
+    }
+    field = TextKind.METADATA
+    assert texts_of("owl.mp4", ["an owl", " "], metadata) == [
+        VideoText(TextKind.CAPTION, "an owl"),
+        VideoText(field, "Bird song", "title"),
+        VideoText(field, "2024", "year"),
+        VideoText(field, "3", "length"),
+        VideoText(field, "1.5", "ratio"),
+        VideoText(field, "owl", "tags"),
+        VideoText(field, "7", "tags"),
+        VideoText(field, "red", "tags.colour"),
+        VideoText(field, "Köln", "place.city"),
+        VideoText(field, "Rhein", "place.at.lake"),
+        VideoText(TextKind.NAME, "owl"),
+    ]
+
+
+def test_number_and_length_of_texts_are_limited() -> None:
+    deep: Any = "ground"
+    for _ in range(5000):
+        deep = {"a": deep}
+    assert texts_of("", [], deep)[0].text == "ground"
+    texts = texts_of("x.mp4", ["c" * 9999], {"numbers": list(range(9999)), "text": "t" * 9999})
+    assert len(texts) == 2 + MAX_VALUES
+    assert max(len(text.text) for text in texts) == MAX_TEXT_CHARS
+
+
+WORDS = ("dog", "cat", "a dog runs")
+judged = st.dictionaries(
+    st.integers(1, 6),
+    st.dictionaries(st.sampled_from(WORDS), st.integers(-3, 3)),
+)
+
+
+@given(st.lists(judged, max_size=5))
+def test_last_texts_of_each_video_count(changes: Sequence[dict[int, dict[str, int]]]) -> None:
+    texts, expected = RelevanceFeedback(), dict[int, dict[str, int]]()
+    for change in changes:
+        before = texts
+        texts = texts.replace(
+            {
+                video: [VideoText(TextKind.CONFIRMED, text, votes=votes) for text, votes in own.items()]
+                for video, own in change.items()
+            }
+        )
+        kept = [before.negative_videos([word])[0].tolist() for word in WORDS]
+        assert kept == [sorted(v for v, own in expected.items() if own.get(word, 0) < 0) for word in WORDS], (
+            "the index before a change stays as it is"
+        )
+        expected |= change
+    for word in WORDS:
+        videos, votes = texts.negative_videos([word, f"the {word}s"])
+        against = {video: -own[word] for video, own in expected.items() if own.get(word, 0) < 0}
+        assert dict(zip(videos.tolist(), votes.tolist(), strict=True)) == against
+        assert videos.tolist() == sorted(videos.tolist())
+    for video, own in expected.items():
+        confirmed = {text.text: text.votes for text in texts.positive_texts(video)}
+        assert confirmed == {text: votes for text, votes in own.items() if votes > 0}
+
+
+@pytest.mark.parametrize("scale", [1, 10**9])
+def test_videos_are_located_among_dense_and_scattered_ids(scale: int) -> None:
+    tasks = [np.array([5, 8]) * scale, np.array([], np.int64), np.array([6, 30]) * scale]
+    positions = VideoPositions(tasks)
+    assert positions.videos.tolist() == [5 * scale, 6 * scale, 8 * scale, 30 * scale]
+    wanted = np.array([30, 5, 7, 6, 4, 31, 8, 0, -3, 1 << 20]) * scale
+    located = positions.locate(wanted)
+    assert (located.dtype, located.tolist()) == (np.int32, [2, 0, -1, 2, -1, -1, 0, -1, -1, -1])
+    assert positions.locate(np.array([], np.int64)).tolist() == []
+
+
+def test_empty_snapshot_contains_no_video() -> None:
+    for tasks in ([], [np.array([], np.int64)]):
+        positions = VideoPositions(tasks)
+        assert len(positions.videos) == 0
+        assert positions.locate(np.array([0, 1, 5])).tolist() == [-1, -1, -1]

@@ -1,20 +1,27 @@
-"""Searches while the catalog database cannot be reached."""
+"""Rows of results come from the copy in memory while it is current or the catalog cannot be reached."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from cinestrata_schemas.search import SearchResponse
+from cinestrata_schemas.search import SearchQuery, SearchResponse
+from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
 from index.hits import Hit
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
-from service.search.catalog_read_cache import CatalogReadCache
+from service.library.deletion import delete_videos
+from service.library.video_changes import edit_video, give_feedback
+from service.search import catalog_read_cache
+from service.search.catalog_read_cache import CatalogReadCache, VideoRow, VideoRows
 from service.search.engine import SearchEngine
+from service.search.search_request import parse_requests
+from service.search.text_search.answers import answer_searches
+from service.search.text_search.executor import TextSearch, execute
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, copy_rows
 
 PAUSE = threading.Event()
@@ -137,3 +144,127 @@ def test_deletions_and_edits_apply_and_later_videos_are_left_out(
     library.store.manifest_path.write_text("{")  # later deletions cannot be read
     with pytest.raises(Unavailable, match="deletions in the index can't be read"):
         cached.search(CARS[1])
+
+
+@pytest.fixture
+def catalog_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of rows that each read of the catalog asked for."""
+    read_rows, counts = catalog_read_cache.read_rows, list[int]()
+
+    def read(ids: Collection[int]) -> dict[int, catalog_read_cache.VideoRow]:
+        counts.append(len(ids))
+        return read_rows(ids)
+
+    monkeypatch.setattr(catalog_read_cache, "read_rows", read)
+    return counts
+
+
+@pytest.fixture
+def copied(library: Library, service: SearchEngine) -> SearchEngine:
+    """Engine of birds and cars, with a current copy of their rows."""
+    assert service.snapshots.refresh()
+    copy_rows(service)
+    return service
+
+
+def _find(service: SearchEngine, text: str) -> dict[str, list[str]]:
+    return {result.video_id: result.captions for result in service.search(text, k=20).results}
+
+
+def test_an_edit_shows_in_the_next_search(copied: SearchEngine, catalog_reads: list[int]) -> None:
+    found = _find(copied, BIRDS[0])
+    assert catalog_reads == []
+    edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
+    edited = found | {"birds-0": ["a grey heron"]}
+    assert _find(copied, BIRDS[0]) == edited
+    assert catalog_reads == [6]
+    copy_rows(copied)
+    assert _find(copied, BIRDS[0]) == edited
+    assert catalog_reads == [6]
+
+
+def test_searches_that_end_together_show_the_edits_before_each(
+    copied: SearchEngine, catalog_reads: list[int]
+) -> None:
+    snapshot, cache = copied.snapshots.current(), copied.metadata_cache
+    requests = parse_requests([SearchQuery(q=BIRDS[0], k=20)], copied.settings)
+
+    def run() -> TextSearch:
+        (search,) = execute(snapshot, requests, cache)
+        return search
+
+    first = run()
+    edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
+    responses = answer_searches(snapshot, [first, run()], cache)
+    assert catalog_reads == [6]
+    for response in responses:
+        assert ["a grey heron"] in [result.captions for result in response.results]
+
+
+def test_a_verdict_leaves_the_copy_as_it_is(
+    copied: SearchEngine, catalog_reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_read_cache, "_read_videos", None)
+    give_feedback(FeedbackSpec(text=BIRDS[0], video_id="birds-0", verdict="right"))
+    assert copied.read_cache.update(copied.snapshots.current()), "at once, because no row is read"
+    assert "birds-0" in _find(copied, BIRDS[0])
+    assert catalog_reads == []
+
+
+def test_a_deleted_video_is_not_shown_by_a_process_that_has_not_read_the_tombstones(
+    copied: SearchEngine, catalog_reads: list[int]
+) -> None:
+    kept = _find(copied, CARS[1])
+    del kept["cars-1"]
+    delete_videos(["cars-1"])
+    assert _find(copied, CARS[1]) == kept
+    copy_rows(copied)
+    assert _find(copied, CARS[1]) == kept
+    assert catalog_reads == [6, 6], "the deleted video has no row in the copy"
+    copied.snapshots.refresh()
+    copy_rows(copied)
+    assert _find(copied, CARS[1]) == kept
+    assert catalog_reads == [6, 6]
+
+
+def test_rows_copied_with_another_version_of_the_shard_are_read_again(
+    library: Library, copied: SearchEngine, catalog_reads: list[int]
+) -> None:
+    library.store.delete([int(copied.snapshots.current().shards["tsk_cars"].ids[1])], task="tsk_cars")
+    assert copied.snapshots.refresh()
+    found = _find(copied, CARS[1])
+    assert catalog_reads == [5]
+    copy_rows(copied)
+    assert _find(copied, CARS[1]) == found
+    assert catalog_reads == [5]
+
+
+ROWS = [
+    (
+        3,
+        VideoRow(
+            "a",
+            "place/Käfer 🪲.mp4",
+            ["ein Käfer 🪲", "two\nlines"],
+            1.5,
+            {"place": "wood", "tags": ["x", "y"]},
+        ),
+    ),
+    (7, VideoRow("b", "b.mp4", [], None, {})),
+    (2**45, VideoRow("c", "upload://tsk_c/c.mp4", ["last"], 0.0, {"nested": {"n": 1}, "flag": True})),
+]
+
+
+def test_rows_are_found_by_vector_id() -> None:
+    rows = VideoRows(ROWS)
+    assert len(rows) == 3
+    assert list(rows) == ROWS
+    assert rows.find([7, 2**45, 4, 2**45 + 1, 0]) == {7: ROWS[1][1], 2**45: ROWS[2][1]}
+    assert rows.find([]) == {}
+    assert rows.nbytes > sum(len(row.video_id) for _, row in ROWS)
+
+
+def test_domain_without_videos_has_no_rows() -> None:
+    rows = VideoRows([])
+    assert list(rows) == []
+    assert rows.find([1, 2]) == {}

@@ -1,4 +1,4 @@
-"""Batching of concurrent items."""
+"""Admission and batches of concurrent searches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from service.core.errors import TooManyRequests
 from service.search import search_load
-from service.search.search_load import BatchScheduler
+from service.search.search_load import AdmissionControl, BatchScheduler
 
 
 class _Halving:
@@ -191,3 +191,19 @@ def test_function_that_waits_too_long_for_a_thread_is_refused(monkeypatch: pytes
     outcomes = asyncio.run(main())
     assert True in outcomes, "a function that has started is completed"
     assert isinstance(outcomes[-1], TooManyRequests)
+
+
+def test_the_number_of_searches_is_limited_but_a_single_request_of_any_size_is_admitted() -> None:
+    admission = AdmissionControl(3)
+    with admission.admit(2), admission.admit(1):
+        with pytest.raises(TooManyRequests, match="3 searches are waiting") as refused, admission.admit(1):
+            pass
+        assert refused.value.headers == {"Retry-After": "1"}
+        with pytest.raises(TooManyRequests, match="3 searches are waiting"):
+            admission.check()
+    with admission.admit(100), pytest.raises(TooManyRequests), admission.admit(1):
+        pass
+    with pytest.raises(KeyError), admission.admit(3):
+        raise KeyError
+    with admission.admit(3):
+        pass

@@ -1,33 +1,25 @@
-"""Batches and concurrent queries have the results of single queries."""
+"""Batches of searches, sent together or at the same time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
-import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from models.encoders.tower_query_backbone import AdaptedQueryEncoder
-from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
+from service.search import engine as engine_module
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_cursor
-from service.search.snapshots.search_snapshot import QueryVectorCache
+from service.search.snapshots.search_snapshot import QueryVectorCache, SearchSnapshot
 from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, Library
-
-torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def few_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most 20 results of a page."""
-    monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
 
 
 @pytest.fixture
@@ -187,3 +179,42 @@ def test_batch_is_unavailable_before_a_snapshot_is_loaded(
 ) -> None:
     with pytest.raises(Unavailable):
         SearchEngine(settings_factory(tmp_path)).search_many([SearchQuery(q="a")])
+
+
+def test_queued_queries_share_a_batch_and_a_failing_one_does_not_affect_the_others(
+    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "LANES", 1)
+    expected = {text: service.search(text).results for text in ("a red bird", "a taxi", "a blue car")}
+    search_engine = SearchEngine(service.settings)
+    search_engine.snapshots.refresh()
+    started, release, batches = Event(), Event(), []
+
+    def execute_slowly(snapshot: SearchSnapshot, searches: Any, *rest: Any, **options: Any) -> Any:
+        batches.append([search.text for search in searches])
+        started.set()
+        assert release.wait(10)
+        return execute(snapshot, searches, *rest, **options)
+
+    async def search() -> None:
+        pending = [asyncio.create_task(search_engine.search_async(SearchQuery(q="a red bird")))]
+        assert await asyncio.to_thread(started.wait, 10)
+        pending.append(asyncio.create_task(search_engine.search_async(SearchQuery(q="a taxi"))))
+        wrong = asyncio.create_task(search_engine.search_async(SearchQuery(q="a boat", mode="unknown")))
+        pending.append(asyncio.create_task(search_engine.search_async(SearchQuery(q="a blue car"))))
+        while search_engine.scheduler.queue_length < 3:
+            await asyncio.sleep(0)
+        release.set()
+        responses = await asyncio.wait_for(asyncio.gather(*pending), 10)
+        assert [response.results for response in responses] == list(expected.values())
+        with pytest.raises(InvalidInput, match="unknown"):
+            await wrong
+
+    execute = engine_module.execute
+    monkeypatch.setattr(engine_module, "execute", execute_slowly)
+    asyncio.run(search())
+    shared_batch = sorted(batches[1])
+    assert (batches[0], shared_batch) == (["a red bird"], ["a blue car", "a boat", "a taxi"])
+    assert sorted(text for batch in batches[2:] for text in batch) == shared_batch, (
+        "after an error, each query is started alone"
+    )
