@@ -147,20 +147,20 @@ class StrictParameters(BaseModel):
 NoParameters = Annotated[StrictParameters, Query()]
 
 
-class _PageParameters(StrictParameters):
+class _CursorParameters(StrictParameters):
     cursor: _Text | None = optional("`next_cursor` from the previous page, with the same parameters.")
 
 
-class _LimitedPageParameters(_PageParameters):
+class PageParameters(_CursorParameters):
     limit: int = Field(default=100, ge=1, le=1000, description="Maximum number of entries on the page.")
 
 
-class SyncedFileListParameters(_LimitedPageParameters):
+class SyncedFileListParameters(PageParameters):
     task: _Text | None = optional("Only files of this domain (name or ID).")
     sha256: list[_Text] = Field(default=[], max_length=100, description="Only these contents.")
 
 
-class VideoListParameters(_LimitedPageParameters):
+class VideoListParameters(PageParameters):
     task: _Text | None = optional("Only videos of this domain (name or ID).")
     status: VideoStatus | None = optional("Only videos with this status.")
     split: EffectiveSplit | None = optional("Only videos of this effective split.")
@@ -168,7 +168,7 @@ class VideoListParameters(_LimitedPageParameters):
     sort: VideoSort = Field(default="added", description="A leading `-` reverses it. `added`: by arrival.")
 
 
-class TaskListParameters(_PageParameters):
+class TaskListParameters(_CursorParameters):
     state: list[TaskState] | None = optional("Only in this state; repeatable.")
     kind: TaskKind | None = optional("Only domains, or only appends to domains.")
     into: _Text | None = optional("Only appends to this domain (name or ID).")
@@ -181,7 +181,7 @@ class TaskListParameters(_PageParameters):
     limit: int | None = Field(default=None, ge=1, le=1000, description="Maximum number; default: all.")
 
 
-class ReleaseListParameters(_LimitedPageParameters):
+class ReleaseListParameters(PageParameters):
     task: _Text | None = optional("Only the release of this domain (name or ID).")
     kind: _Text | None = Field(
         default=None, description="Only releases with this kind of encoder.", examples=["low_rank"]
@@ -195,12 +195,12 @@ class ReleaseListParameters(_LimitedPageParameters):
     )
 
 
-class ShardListParameters(_LimitedPageParameters):
+class ShardListParameters(PageParameters):
     text: _Text | None = optional("Only with this text in the domain's name or ID.")
     sort: ShardSort = Field(default="created", description="A leading `-` reverses the order.")
 
 
-class AuditListParameters(_LimitedPageParameters):
+class AuditListParameters(PageParameters):
     actor: _Text | None = optional("Only entries by this user, key or process.")
     kind: list[ActorKind] | None = optional("Only this kind of actor; repeatable.")
     action: list[_Text] | None = Field(
@@ -219,17 +219,13 @@ class AuditListParameters(_LimitedPageParameters):
     sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 
-class FeedbackListParameters(_LimitedPageParameters):
+class FeedbackListParameters(PageParameters):
     video_id: _Text | None = optional("Only feedback on this video.")
     text: _Text | None = optional("Only feedback for queries with this text.")
     verdict: Verdict | None = optional("Only feedback with this verdict.")
     caller: _Text | None = optional("Only feedback from this user or key.")
     own: bool = Field(default=False, description="Only your own feedback, for administrators too.")
     sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
-
-
-class WebhookDeliveryParameters(_LimitedPageParameters):
-    """Parameters of ``GET /webhooks/{webhook_id}/deliveries``."""
 
 
 # Stated in the OpenAPI document only: the service checks the values, for batches as well, with its own hints. Upper

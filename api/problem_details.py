@@ -44,9 +44,9 @@ def install_error_handlers(app: FastAPI) -> None:
     The handlers are coroutines. Plain functions would run in the thread pool, so a busy server could not refuse a
     request until a thread is free. :class:`UnexpectedErrorMiddleware` handles all other exceptions.
     """
-    app.add_exception_handler(CinestrataError, _handle_service_error)
-    app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.exception_handler(CinestrataError)(_handle_service_error)
+    app.exception_handler(RequestValidationError)(_handle_validation_error)
+    app.exception_handler(HTTPException)(_handle_http_exception)
 
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
@@ -93,17 +93,13 @@ class _InternalError(CinestrataError):
     title = "Internal error"
 
 
-async def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, CinestrataError):
-        raise error
+async def _handle_service_error(request: Request, error: CinestrataError) -> JSONResponse:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         explain_failure(request.scope, error.detail)
     return problem_response(request, error)
 
 
-async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, RequestValidationError):
-        raise error
+async def _handle_validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
     # A generator: only listed errors are described.
     errors = (_describe_error(request, item) for item in error.errors())
     body = getattr(request.scope.get("route"), "body_field", None)
@@ -157,14 +153,12 @@ def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[st
     return str(item["msg"])
 
 
-async def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_exception(request: Request, error: HTTPException) -> JSONResponse:
     return http_problem_response(request, error)
 
 
-def http_problem_response(request: Request, error: Exception) -> JSONResponse:
+def http_problem_response(request: Request, error: HTTPException) -> JSONResponse:
     """Convert a framework error, such as an unknown path or method, to a response."""
-    if not isinstance(error, HTTPException):
-        raise error
     title = HTTPStatus(error.status_code).phrase.capitalize()
     detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))
     headers = dict(error.headers or {})

@@ -28,12 +28,9 @@ from service.core.errors import TooManyRequests
 from service.search.search_load import AdmissionControl
 
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
-_LONG = CapacityLimiter(16)
-_SEARCHES = CapacityLimiter(8)
-_HEALTH = CapacityLimiter(2)
 
-Parameters = ParamSpec("Parameters")
-Value = TypeVar("Value")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def limit_request_threads() -> None:
@@ -46,28 +43,22 @@ def waiting_requests() -> int:
     return to_thread.current_default_thread_limiter().statistics().tasks_waiting
 
 
-async def run_long(
-    function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Value:
-    """Run a function that may take seconds or minutes, such as unpacking an archive, in a thread."""
-    return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_LONG)
+class SeparateThreads:
+    """Runs functions in a number of threads that other requests do not occupy."""
+
+    def __init__(self, threads: int) -> None:
+        self._limiter = CapacityLimiter(threads)
+
+    async def __call__(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function."""
+        return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
 
 
-async def run_search(
-    function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Value:
-    """Run a search that may take seconds, such as a batch or a clip, in a thread that ingest does not occupy.
-
-    An admitted search counts while it waits, so unbounded work would cause all others to be refused.
-    """
-    return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_SEARCHES)
-
-
-async def run_health_check(
-    function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Value:
-    """Run a health check in a thread that no other request occupies."""
-    return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_HEALTH)
+run_long = SeparateThreads(16)  # seconds or minutes, such as unpacking an archive
+# Searches of seconds, such as a batch or a clip. An admitted search counts while it waits, so ingest, whose work is
+# unbounded, must not occupy its threads: all others would be refused.
+run_search = SeparateThreads(8)
+run_health_check = SeparateThreads(2)
 
 
 _RETRY_SECONDS = 30

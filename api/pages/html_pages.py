@@ -18,6 +18,7 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from api.problem_details import http_problem_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
@@ -108,10 +109,10 @@ def access_page(request: Request) -> Response:
 
 def install_unknown_page(app: FastAPI) -> None:
     """Register the page for paths without a route. Unknown resources of the API stay problem documents."""
-    app.add_exception_handler(404, _handle_unknown_path)
+    app.exception_handler(404)(_handle_unknown_path)
 
 
-async def _handle_unknown_path(request: Request, error: Exception) -> Response:
+async def _handle_unknown_path(request: Request, error: HTTPException) -> Response:
     # Browsers ask for HTML; programs accept JSON or any type.
     if request.method in PAGE_METHODS and "text/html" in request.headers.get("accept", ""):
         return render_page(request, "error.html", status=404)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, login_page_with_error, start_browser_session
+from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, show_login_page, start_browser_session
 from api.security.authentication import Authenticator, client_address, delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, requires
 from service.access import credentials, users
@@ -34,7 +34,7 @@ async def begin_sign_in(
         redirect_uri = str(request.url_for("complete_sign_in"))
         address, flow = await provider.begin(redirect_uri, local_path(request, next))
     except SignInRefused as error:
-        return login_page_with_error(request, next, error.detail)
+        return show_login_page(request, next, status=401, wrong="provider", reason=error.detail)
     response = RedirectResponse(address, status_code=303)
     set_cookie(request, response, _FLOW_COOKIE, flow, FLOW_SECONDS)
     return response
@@ -52,13 +52,13 @@ async def complete_sign_in(request: Request) -> Response:
         identity = await provider.complete(request.query_params, read_cookie(request, _FLOW_COOKIE))
     except TooManyRequests as error:
         authenticator.failures.add("session.fail", address, _NAME, refused=True)
-        return login_page_with_error(request, "", error.detail, retry_after=error.retry_after)
+        return show_login_page(request, "", status=429, retry_after=error.retry_after)
     except SignInRefused as error:
         if isinstance(error, RoleMissing):  # other browsers have sessions with the previous role
             await run_in_threadpool(credentials.end_sessions_of_identity, error.issuer, error.subject)
         authenticator.failures.add("session.fail", address, _NAME)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")
-        return login_page_with_error(request, "", error.detail)
+        return show_login_page(request, "", status=401, wrong="provider", reason=error.detail)
     user_id = await run_in_threadpool(
         users.adopt_provider_user, identity.issuer, identity.subject, identity.name, identity.scope
     )

@@ -50,7 +50,7 @@ _Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
 @requires("public")
 def login_page(request: Request, next: _Path = "") -> Response:
     """Show the sign-in page."""
-    return _login_page(request, next)
+    return show_login_page(request, next)
 
 
 @router.post("/login")
@@ -71,11 +71,11 @@ async def sign_in(
     except TooManyRequests as error:
         authenticator.failures.add("session.fail", address, name, refused=True)
         await asyncio.sleep(_REFUSAL_SECONDS)
-        return _login_page(request, next, name=name, status=429, retry_after=error.retry_after)
+        return show_login_page(request, next, name=name, status=429, retry_after=error.retry_after)
     if owner is None:
         authenticator.failures.add("session.fail", address, name)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, label)
-        return _login_page(request, next, name=name, status=401, wrong="key" if key else "password")
+        return show_login_page(request, next, name=name, status=401, wrong="key" if key else "password")
     await run_in_threadpool(authenticator.limits.forget_name, SIGN_IN_LIMIT, label)
     return await start_browser_session(request, owner, "key" if key else "password", next)
 
@@ -106,15 +106,6 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
     response = RedirectResponse(local_path(request, next), status_code=303)
     set_cookie(request, response, SESSION_COOKIE, token, SESSION_SECONDS)
     return response
-
-
-def login_page_with_error(
-    request: Request, next: str, reason: str, retry_after: int | None = None
-) -> Response:
-    """Return the sign-in page after a failed sign-in at a provider."""
-    if retry_after is not None:
-        return _login_page(request, next, status=429, retry_after=retry_after)
-    return _login_page(request, next, status=401, wrong="provider", reason=reason)
 
 
 def local_path(request: Request, target: str) -> str:
@@ -155,7 +146,8 @@ async def _owner_of_key(authenticator: Authenticator, key: str, address: str) ->
     return SessionOwner(key_id=principal.caller.removeprefix("key:"))
 
 
-def _login_page(request: Request, next: str, *, status: int = 200, **values: object) -> Response:
+def show_login_page(request: Request, next: str, *, status: int = 200, **values: object) -> Response:
+    """Show the sign-in page, with the values of its template: the name, and what was wrong."""
     path = local_path(request, next)
     has_provider = request.app.state.openid_provider is not None
     response = render_page(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query
 
 from api.dependencies import NoParameters, PageLinkDep, SyncedFileListParameters
 from api.security.route_scopes import ScopedRoute, requires
@@ -36,12 +36,10 @@ def list_syncs(_parameters: NoParameters) -> list[SyncDetails]:
 @router.get("/files", operation_id="list_synced_files")
 @requires("search")
 def list_synced_files(
-    response: Response, links: PageLinkDep, parameters: Annotated[SyncedFileListParameters, Query()]
+    links: PageLinkDep, parameters: Annotated[SyncedFileListParameters, Query()]
 ) -> StoredFilePage:
     """List the files that domains follow, as the last sync saw them. `next_cursor` continues with the next page."""
-    page = synced_files.list_files(**dict(parameters))
-    response.headers.update(links.headers(page))
-    return page
+    return links.add(synced_files.list_files(**dict(parameters)))
 
 
 @router.put("/files", status_code=204, operation_id="record_synced_files")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.dependencies import NoParameters, PageLinkDep, WebhookDeliveryParameters
+from api.dependencies import NoParameters, PageLinkDep, PageParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,
@@ -67,7 +67,7 @@ def test_webhook(webhook_id: str) -> DeliveryDetails:
 @router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
 @requires("admin")
 def list_deliveries(
-    webhook_id: str, links: PageLinkDep, parameters: Annotated[WebhookDeliveryParameters, Query()]
+    webhook_id: str, links: PageLinkDep, parameters: Annotated[PageParameters, Query()]
 ) -> DeliveryPage:
     """List a webhook's messages in pages, newest first, with attempts and last responses.
 

@@ -14,11 +14,11 @@ from pathlib import PurePosixPath
 
 from pydantic import ValidationError
 
+from cinestrata_schemas.problems import ProblemField
 from cinestrata_schemas.tasks import (
     CaptionTable,
     LocalFile,
     OmittedPath,
-    PreviewProblem,
     PreviewRequest,
     TaskSpec,
     UploadPreview,
@@ -118,7 +118,7 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
         ],
         suggested_encoding=suggested,
         problems=[
-            PreviewProblem(field=each.field, message=each.message, hint=each.hint)
+            ProblemField(field=each.field, message=each.message, hint=each.hint)
             for each in problems[:_MAX_PROBLEMS]
         ],
     )

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
 import httpx
 
 from cinestrata_client.errors import UnreachableError, error_of
 from cinestrata_client.operations import Operations
-from cinestrata_client.requests import AsyncStepClient, Call, RetryPolicy, Steps, SyncStepClient
+from cinestrata_client.requests import DEFAULT_URL, AwaitedClient, BlockingClient, Call, RetryPolicy
 from cinestrata_client.transfers import Transfers
 from cinestrata_schemas.tasks import TaskEvent
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 _DEFAULT_RETRIES = RetryPolicy()
-_T = TypeVar("_T")
-_MAX_PORT = 65_535
-_LOOPBACK = re.compile(r"127\.[\d.]+|0\.0\.0\.0|::1?|(.+\.)?localhost")
 
 
-class Client(Operations, Transfers, SyncStepClient):
+class Client(Operations, Transfers, BlockingClient):
     """Client of a Cinestrata service.
 
     Each API operation is a method named by its ``operationId``. Requests that the service temporarily refuses (429,
@@ -53,12 +47,8 @@ class Client(Operations, Transfers, SyncStepClient):
         retries: RetryPolicy = _DEFAULT_RETRIES,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        options = _options(base_url, api_key, timeout)
-        self._http = httpx.Client(**options, transport=transport)
-        self.http_options = options
-        self._timeout = timeout
-        self.base_url = self._http.base_url
-        self.retries = retries
+        super().__init__(base_url, api_key, timeout, retries)
+        self._http = httpx.Client(**self.http_options, transport=transport)
 
     def close(self) -> None:
         """Close the connections."""
@@ -85,23 +75,13 @@ class Client(Operations, Transfers, SyncStepClient):
                 if (event := _parse_event(line)) is not None:
                     yield event
 
-    def run(self, steps: Steps[_T]) -> _T:
-        """Execute steps and return their result."""
-        outcome: httpx.Response | httpx.RequestError | None = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as finished:
-                result: _T = finished.value
-                return result
-            if isinstance(step, Call):
-                try:
-                    outcome = self._http.request(step.method, step.url, **step.options(self._timeout))
-                except httpx.RequestError as error:
-                    outcome = error
-            else:
-                time.sleep(step)
-                outcome = None
+    async def send(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """Send a request, and block until there is a response; ``options`` are those of ``httpx.Client.request``."""
+        return self._http.request(method, url, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause, and block the thread."""
+        time.sleep(seconds)
 
     def iterate(self, call: Call[Any]) -> Iterator[Any]:
         """Yield the entries of all pages, starting at a call's page."""
@@ -136,7 +116,7 @@ class Client(Operations, Transfers, SyncStepClient):
             raise UnreachableError(self.base_url, method, f"/v1{path}", error) from error
 
 
-class AsyncClient(Operations, Transfers, AsyncStepClient):
+class AsyncClient(Operations, Transfers, AwaitedClient):
     """Asynchronous client of a Cinestrata service, with the methods of :class:`Client`."""
 
     def __init__(
@@ -148,12 +128,8 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
         retries: RetryPolicy = _DEFAULT_RETRIES,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        options = _options(base_url, api_key, timeout)
-        self._http = httpx.AsyncClient(**options, transport=transport)
-        self.http_options = options
-        self._timeout = timeout
-        self.base_url = self._http.base_url
-        self.retries = retries
+        super().__init__(base_url, api_key, timeout, retries)
+        self._http = httpx.AsyncClient(**self.http_options, transport=transport)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -180,23 +156,13 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
                 if (event := _parse_event(line)) is not None:
                     yield event
 
-    async def run(self, steps: Steps[_T]) -> _T:
-        """Execute steps and return their result."""
-        outcome: httpx.Response | httpx.RequestError | None = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as finished:
-                result: _T = finished.value
-                return result
-            if isinstance(step, Call):
-                try:
-                    outcome = await self._http.request(step.method, step.url, **step.options(self._timeout))
-                except httpx.RequestError as error:
-                    outcome = error
-            else:
-                await asyncio.sleep(step)
-                outcome = None
+    async def send(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """Send a request; ``options`` are those of ``httpx.AsyncClient.request``."""
+        return await self._http.request(method, url, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause without blocking the event loop."""
+        await asyncio.sleep(seconds)
 
     async def iterate(self, call: Call[Any]) -> AsyncIterator[Any]:
         """Yield the entries of all pages, starting at a call's page."""
@@ -214,15 +180,7 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
 
     @asynccontextmanager
     async def stream(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
-        """Open the response to any request of the API; ``options`` are those of ``httpx.AsyncClient.stream``.
-
-        Args:
-            path: Path below ``/v1``.
-
-        Raises:
-            ServiceError: The response is an error.
-            UnreachableError: There is no response, or it broke off.
-        """
+        """Open the response to any request of the API, as :meth:`Client.stream` does."""
         try:
             async with self._http.stream(method, f"/v1{path}", **options) as response:
                 if not response.is_success:
@@ -231,26 +189,6 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
                 yield response
         except httpx.RequestError as error:
             raise UnreachableError(self.base_url, method, f"/v1{path}", error) from error
-
-
-def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """Return the options of an httpx client."""
-    try:
-        url = httpx.URL(base_url)
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host or (url.port or 0) > _MAX_PORT:
-        raise ValueError(f"base_url: {base_url!r} is not a URL; write, for example, {DEFAULT_URL}")
-    key = api_key or os.environ.get("CINESTRATA_API_KEY")
-    if key and not (key.isascii() and key.isprintable()):  # the key itself is not part of the error
-        raise ValueError("api_key: it has characters that a header can't contain, such as a line break")
-    return {
-        "base_url": base_url.rstrip("/"),
-        "headers": {"X-API-Key": key} if key else {},
-        "timeout": timeout,
-        # A proxy from the environment cannot reach a service on this machine.
-        "trust_env": not _LOOPBACK.fullmatch(url.host),
-    }
 
 
 def _path(template: str, name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import httpx
 from pydantic import ValidationError
 
@@ -22,6 +24,11 @@ class ServiceError(Exception):
         retry_after: Seconds after which the request may be retried; None if the service doesn't say.
     """
 
+    _classes: ClassVar[dict[int, type[ServiceError]]] = {}
+
+    def __init_subclass__(cls, statuses: tuple[int, ...] = ()) -> None:
+        cls._classes.update(dict.fromkeys(statuses, cls))
+
     def __init__(
         self, problem: Problem, request_id: str | None = None, retry_after: float | None = None
     ) -> None:
@@ -36,43 +43,43 @@ class ServiceError(Exception):
         self.retry_after = retry_after
 
 
-class InvalidInputError(ServiceError):
+class InvalidInputError(ServiceError, statuses=(400, 422)):
     """Fields of the request are invalid; ``errors`` names each of them."""
 
 
-class UnauthorizedError(ServiceError):
+class UnauthorizedError(ServiceError, statuses=(401,)):
     """The API key is missing, wrong or expired."""
 
 
-class ForbiddenError(ServiceError):
+class ForbiddenError(ServiceError, statuses=(403,)):
     """The API key lacks the scope that the operation needs."""
 
 
-class NotFoundError(ServiceError):
+class NotFoundError(ServiceError, statuses=(404,)):
     """The resource does not exist."""
 
 
-class ConflictError(ServiceError):
+class ConflictError(ServiceError, statuses=(409,)):
     """The request contradicts the stored state."""
 
 
-class GoneError(ServiceError):
+class GoneError(ServiceError, statuses=(410,)):
     """The cursor's release is no longer available; start at the first page."""
 
 
-class PreconditionFailedError(ServiceError):
+class PreconditionFailedError(ServiceError, statuses=(412,)):
     """The resource has changed since it was read."""
 
 
-class TooLargeError(ServiceError):
+class TooLargeError(ServiceError, statuses=(413,)):
     """The request exceeds a limit of the service."""
 
 
-class TooManyRequestsError(ServiceError):
+class TooManyRequestsError(ServiceError, statuses=(429,)):
     """The service has too many waiting requests, even after all retries."""
 
 
-class UnavailableError(ServiceError):
+class UnavailableError(ServiceError, statuses=(503,)):
     """Part of the service is temporarily unavailable, even after all retries."""
 
 
@@ -108,21 +115,6 @@ class TaskFailedError(Exception):
         self.hint = hint
 
 
-_CLASSES: dict[int, type[ServiceError]] = {
-    400: InvalidInputError,
-    401: UnauthorizedError,
-    403: ForbiddenError,
-    404: NotFoundError,
-    409: ConflictError,
-    410: GoneError,
-    412: PreconditionFailedError,
-    413: TooLargeError,
-    422: InvalidInputError,
-    429: TooManyRequestsError,
-    503: UnavailableError,
-}
-
-
 def error_of(response: httpx.Response) -> ServiceError:
     """Convert a response to an error; without a problem document, the status describes it."""
     try:
@@ -138,7 +130,7 @@ def error_of(response: httpx.Response) -> ServiceError:
             detail=detail,
             instance=response.url.path,
         )
-    kind = _CLASSES.get(response.status_code, ServiceError)
+    kind = ServiceError._classes.get(response.status_code, ServiceError)
     return kind(problem, response.headers.get("X-Request-ID"), _seconds(response.headers.get("Retry-After")))
 
 

@@ -1,7 +1,7 @@
 """Requests of both clients: what they contain, when they are retried, and the methods that send them.
 
-A method is declared once, as a generator of steps: it yields each request or pause, and receives the request's outcome.
-The synchronous client executes the steps in a blocking method, the asynchronous one in a coroutine.
+A method is declared once, as a coroutine, which the asynchronous client returns. Requests and pauses of the synchronous
+client block inside of the coroutine, so it ends without waiting.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
@@ -26,6 +29,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
+DEFAULT_URL = "http://127.0.0.1:8000"
+_MAX_PORT = 65_535
+_LOOPBACK = re.compile(r"127\.[\d.]+|0\.0\.0\.0|::1?|(.+\.)?localhost")
 # Requests that may be resent after a lost connection, because they are idempotent.
 _REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _REPEATABLE_PATHS = frozenset({"/search", "/search/clip", "/uploads/preview"})
@@ -163,17 +169,42 @@ class RetryPolicy:
         return float(named) if float(named) <= self.max_pause else None
 
 
-# A float is a pause in seconds; its outcome is None.
-Steps = Generator[Call[Any] | float, httpx.Response | httpx.RequestError | None, _T]
+class BaseClient(ABC):
+    """What methods need from either client.
 
+    Raises:
+        ValueError: The URL is not http or https, or the key has characters that a header cannot contain.
+    """
 
-class StepClient:
-    """What method steps need from either client."""
+    def __init__(self, base_url: str, api_key: str | None, timeout: float, retries: RetryPolicy) -> None:
+        try:
+            self.base_url = httpx.URL(base_url.rstrip("/"))
+        except httpx.InvalidURL:
+            self.base_url = httpx.URL("")
+        host, port = self.base_url.host, self.base_url.port or 0
+        if self.base_url.scheme not in ("http", "https") or not host or port > _MAX_PORT:
+            raise ValueError(f"base_url: {base_url!r} is not a URL; write, for example, {DEFAULT_URL}")
+        key = api_key or os.environ.get("CINESTRATA_API_KEY")
+        if key and not (key.isascii() and key.isprintable()):  # the key itself is not part of the error
+            raise ValueError("api_key: it has characters that a header can't contain, such as a line break")
+        self.retries = retries
+        self.http_options: dict[str, Any] = {
+            "base_url": self.base_url,
+            "headers": {"X-API-Key": key} if key else {},
+            "timeout": timeout,
+            # A proxy from the environment cannot reach a service on this machine.
+            "trust_env": not _LOOPBACK.fullmatch(host),
+        }
 
-    base_url: httpx.URL
-    retries: RetryPolicy
+    @abstractmethod
+    async def send(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """Send a request; ``options`` are those of httpx."""
 
-    def exchange(self, call: Call[Any]) -> Steps[httpx.Response]:
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Pause."""
+
+    async def exchange(self, call: Call[Any]) -> httpx.Response:
         """Send a call, and retry it if that is safe and promising; the response may be an error.
 
         Raises:
@@ -182,30 +213,32 @@ class StepClient:
         call = self.retries.keyed(call)
         attempt = 0
         while True:
-            outcome = yield call
-            assert outcome is not None  # noqa: S101  only pauses have none
+            outcome: httpx.Response | httpx.RequestError
+            try:
+                outcome = await self.send(call.method, call.url, **call.options(self.http_options["timeout"]))
+            except httpx.RequestError as error:
+                outcome = error
             pause = self.retries.pause(call, attempt, outcome)
             if pause is not None:
-                yield pause
+                await self.sleep(pause)
                 attempt += 1
             elif isinstance(outcome, httpx.Response):
                 return outcome
             else:
                 raise UnreachableError(self.base_url, call.method, call.url, outcome) from outcome
 
-    def answer(self, call: Call[_T]) -> Steps[_T]:
+    async def answer(self, call: Call[_T]) -> _T:
         """Send a call and return its parsed response.
 
         Raises:
             ServiceError: The response is an error.
             UnreachableError: There is no response.
         """
-        response = yield from self._checked(call)
-        return call.parse(response)
+        return call.parse(await self._checked(call))
 
-    def page(self, call: Call[Any]) -> Steps[tuple[list[Any], Call[Any] | None]]:
+    async def page(self, call: Call[Any]) -> tuple[list[Any], Call[Any] | None]:
         """Return a page's entries and the call for the next page; None after the last one."""
-        response = yield from self._checked(call)
+        response = await self._checked(call)
         page = call.parse(response)
         cursor = getattr(page, "next_cursor", None)
         if cursor is None and "next" in response.links:
@@ -213,32 +246,45 @@ class StepClient:
         following = None if cursor is None else replace(call, query={**call.query, "cursor": cursor})
         return _entries(page), following
 
-    def _checked(self, call: Call[Any]) -> Steps[httpx.Response]:
-        response = yield from self.exchange(call)
+    async def _checked(self, call: Call[Any]) -> httpx.Response:
+        response = await self.exchange(call)
         if not call.is_answered_by(response):
             raise error_of(response)
         return response
 
 
-class SyncStepClient(StepClient):
-    """Executes steps, and waits for their outcomes."""
+class BlockingClient(BaseClient):
+    """A client whose methods block."""
+
+    def run(self, method: Coroutine[Any, Any, _T]) -> _T:
+        """Complete a coroutine, whose requests and pauses block."""
+        try:
+            method.send(None)
+        except StopIteration as finished:
+            result: _T = finished.value
+            return result
+        raise RuntimeError("the coroutine waits for something other than this client")
 
 
-class AsyncStepClient(StepClient):
-    """Executes steps without blocking the event loop."""
+class AwaitedClient(BaseClient):
+    """A client whose methods are awaited."""
+
+    def run(self, method: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
+        """Return a coroutine for the caller to await."""
+        return method
 
 
 class Method(Generic[_P, _T]):
-    """A method of both clients, whose function yields its steps."""
+    """A method of both clients, whose function is a coroutine."""
 
-    def __init__(self, function: Callable[Concatenate[Any, _P], Steps[_T]]) -> None:
+    def __init__(self, function: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> None:
         self._function = function
 
     @overload
-    def __get__(self, client: SyncStepClient, kind: type) -> Callable[_P, _T]: ...
+    def __get__(self, client: BlockingClient, kind: type) -> Callable[_P, _T]: ...
 
     @overload
-    def __get__(self, client: AsyncStepClient, kind: type) -> Callable[_P, Awaitable[_T]]: ...
+    def __get__(self, client: AwaitedClient, kind: type) -> Callable[_P, Awaitable[_T]]: ...
 
     @overload
     def __get__(self, client: None, kind: type) -> Callable[..., Any]: ...
@@ -267,10 +313,10 @@ class Operation(Method[_P, _T]):
         self._declaration = function
 
         @functools.wraps(function)
-        def steps(client: StepClient, /, *args: _P.args, **kwargs: _P.kwargs) -> Steps[_T]:
+        def send(client: BaseClient, /, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _T]:
             return client.answer(self.call(*args, **kwargs))
 
-        super().__init__(steps)
+        super().__init__(send)
 
     def call(self, *args: _P.args, **kwargs: _P.kwargs) -> Call[_T]:
         """Build the request from a method call's arguments."""
@@ -300,10 +346,10 @@ class Pages(Generic[_P, _Item]):
         self.__doc__ = "Yield the entries of all pages, which are read as needed."
 
     @overload
-    def __get__(self, client: SyncStepClient, kind: type) -> Callable[_P, Iterator[_Item]]: ...
+    def __get__(self, client: BlockingClient, kind: type) -> Callable[_P, Iterator[_Item]]: ...
 
     @overload
-    def __get__(self, client: AsyncStepClient, kind: type) -> Callable[_P, AsyncIterator[_Item]]: ...
+    def __get__(self, client: AwaitedClient, kind: type) -> Callable[_P, AsyncIterator[_Item]]: ...
 
     @overload
     def __get__(self, client: None, kind: type) -> Callable[..., Any]: ...

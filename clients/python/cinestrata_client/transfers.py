@@ -6,13 +6,13 @@ import base64
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
-from cinestrata_client.requests import Call, Method, StepClient, Steps
+from cinestrata_client.requests import BaseClient, Call, Method
 from cinestrata_schemas.search import ClipSearchResponse
 from cinestrata_schemas.tasks import TaskDetails
 
@@ -39,8 +39,8 @@ class Transfers:
     """Methods for archives, uploads, clips, and waiting for a task."""
 
     @Method
-    def search_by_clip(
-        self: StepClient,
+    async def search_by_clip(
+        self: BaseClient,
         clip: bytes | BinaryIO,
         name: str = "clip.mp4",
         *,
@@ -51,29 +51,23 @@ class Transfers:
         max_duration: float | None = None,
         where: Mapping[str, Any] | None = None,
         min_score: float | None = None,
-    ) -> Steps[ClipSearchResponse]:
+    ) -> ClipSearchResponse:
         """Search with a video clip or image, which the service does not store; filters are those of ``search``.
 
         Args:
             name: File name, whose extension tells the format.
             captions: Number of library captions to return that describe the clip.
         """
-        query: dict[str, Any] = {
-            "k": k,
-            "task": task,
-            "captions": captions,
-            "where": where,
-            "min_score": min_score,
-        }
-        query |= {"min_duration": min_duration, "max_duration": max_duration}
+        query: dict[str, Any] = {"k": k, "task": task, "captions": captions, "where": where}
+        query |= {"min_score": min_score, "min_duration": min_duration, "max_duration": max_duration}
         call = Call[ClipSearchResponse](
             "POST", "/search/clip", ClipSearchResponse, query=query, files={"clip": (name, clip)}
         )
-        return (yield from self.answer(call))
+        return await self.answer(call)
 
     @Method
-    def create_task_from_archive(
-        self: StepClient,
+    async def create_task_from_archive(
+        self: BaseClient,
         archive: str | Path | BinaryIO,
         name: str,
         *,
@@ -81,7 +75,7 @@ class Transfers:
         method: str | None = None,
         settings: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> Steps[TaskDetails]:
+    ) -> TaskDetails:
         """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
 
         Args:
@@ -96,42 +90,25 @@ class Transfers:
             data["method"] = method
         if settings is not None:
             data["settings"] = json.dumps(settings)
-        with _opened(archive) as file:
-            call = Call[TaskDetails](
-                "POST",
-                "/tasks",
-                TaskDetails,
-                headers={"Idempotency-Key": idempotency_key},
-                files={"archive": (filename or Path(file.name).name, file)},
-                data=data,
-                is_unbounded=True,
-            )
-            return (yield from self.answer(call))
+        return await _send_archive(self, "/tasks", archive, filename, idempotency_key, data=data)
 
     @Method
-    def append_archive(
-        self: StepClient,
+    async def append_archive(
+        self: BaseClient,
         task_id: str,
         archive: str | Path | BinaryIO,
         *,
         filename: str | None = None,
         idempotency_key: str | None = None,
-    ) -> Steps[TaskDetails]:
+    ) -> TaskDetails:
         """Append the videos in a zip or tar archive (a path or an open file) to a learned domain."""
-        with _opened(archive) as file:
-            call = Call[TaskDetails](
-                "POST",
-                "/tasks/{task_id}/videos",
-                TaskDetails,
-                path={"task_id": task_id},
-                headers={"Idempotency-Key": idempotency_key},
-                files={"archive": (filename or Path(file.name).name, file)},
-                is_unbounded=True,
-            )
-            return (yield from self.answer(call))
+        path = {"task_id": task_id}
+        return await _send_archive(
+            self, "/tasks/{task_id}/videos", archive, filename, idempotency_key, path=path
+        )
 
     @Method
-    def upload_file(self: StepClient, path: str | Path) -> Steps[FileUpload]:
+    async def upload_file(self: BaseClient, path: str | Path) -> FileUpload:
         """Upload a video in resumable parts (tus); ``uri`` of the result names it in ``VideoSpec``.
 
         If the service has stored a different number of bytes, the upload continues there.
@@ -140,7 +117,7 @@ class Transfers:
         size = path.stat().st_size
         name = base64.b64encode(path.name.encode()).decode()
         headers = {**_TUS, "Upload-Length": str(size), "Upload-Metadata": f"filename {name}"}
-        created = yield from self.exchange(Call("POST", "/uploads", headers=headers))
+        created = await self.exchange(Call("POST", "/uploads", headers=headers))
         if created.is_error:
             raise error_of(created)
         upload = FileUpload(created.headers["Location"].rpartition("/")[2])
@@ -160,7 +137,7 @@ class Transfers:
                 corrections += 1
                 part = Call[None]("PATCH", template, path=parameters, headers=headers, content=block)
                 try:
-                    answer = yield from self.exchange(part)
+                    answer = await self.exchange(part)
                 except UnreachableError:  # the service keeps the received bytes
                     if corrections > _MAX_CORRECTIONS:
                         raise
@@ -170,14 +147,14 @@ class Transfers:
                         continue
                     if answer.status_code not in (_CONFLICT, _LOCKED) or corrections > _MAX_CORRECTIONS:
                         raise error_of(answer)
-                state = yield from self.exchange(Call("HEAD", template, path=parameters, headers=_TUS))
+                state = await self.exchange(Call("HEAD", template, path=parameters, headers=_TUS))
                 if state.is_error:
                     raise error_of(state)
                 offset = int(state.headers["Upload-Offset"])
         return upload
 
     @Method
-    def wait_for_task(self: StepClient, task_id: str, *, timeout: float | None = None) -> Steps[TaskDetails]:
+    async def wait_for_task(self: BaseClient, task_id: str, *, timeout: float | None = None) -> TaskDetails:
         """Wait until a task is ready, and return it.
 
         Args:
@@ -191,16 +168,28 @@ class Transfers:
         pause = _FIRST_POLL_SECONDS
         while True:
             call = Call[TaskDetails]("GET", "/tasks/{task_id}", TaskDetails, path={"task_id": task_id})
-            task = yield from self.answer(call)
+            task = await self.answer(call)
             if task.state == "ready":
                 return task
             if task.state in ("failed", "cancelled"):
                 raise TaskFailedError(task.id, task.state, task.error, task.error_hint)
             if end is not None and time.monotonic() + pause > end:
                 raise TimeoutError(f"Task {task_id} is {task.state} after {timeout} seconds")
-            yield pause
+            await self.sleep(pause)
             pause = min(2 * pause, _POLL_SECONDS)
 
 
-def _opened(file: str | Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
-    return Path(file).open("rb") if isinstance(file, str | Path) else nullcontext(file)
+async def _send_archive(
+    client: BaseClient,
+    template: str,
+    archive: str | Path | BinaryIO,
+    filename: str | None,
+    idempotency_key: str | None,
+    **options: Any,
+) -> TaskDetails:
+    with Path(archive).open("rb") if isinstance(archive, str | Path) else nullcontext(archive) as file:
+        options["files"] = {"archive": (filename or Path(file.name).name, file)}
+        options["headers"] = {"Idempotency-Key": idempotency_key}
+        return await client.answer(
+            Call[TaskDetails]("POST", template, TaskDetails, **options, is_unbounded=True)
+        )

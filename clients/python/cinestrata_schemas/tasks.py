@@ -21,7 +21,7 @@ from cinestrata_schemas.model_types import (
     Uri,
     optional,
 )
-from cinestrata_schemas.problems import Action
+from cinestrata_schemas.problems import Action, ProblemField
 from cinestrata_schemas.videos import MAX_CUES, Cue
 
 
@@ -239,14 +239,6 @@ class CaptionTable(ResponseModel):
     videos: int = Field(description="Number of files that the table names.")
 
 
-class PreviewProblem(ResponseModel):
-    """A reason why the task would be refused. `field` names a field of the task, or a file and its line."""
-
-    field: str
-    message: str
-    hint: str
-
-
 class UploadPreview(ResponseModel):
     """The task that the selected files would become."""
 
@@ -263,4 +255,6 @@ class UploadPreview(ResponseModel):
     suggested_encoding: str | None = Field(
         description="Encoding that would work, if a text file cannot be read with the requested one."
     )
-    problems: list[PreviewProblem] = Field(description="Problems to solve first, at most 20.")
+    problems: list[ProblemField] = Field(
+        description="Reasons why the task would be refused, at most 20. `field` names a field, or a file and its line."
+    )
