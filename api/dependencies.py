@@ -18,7 +18,6 @@ from api.security.route_scopes import current_principal
 from cinestrata_schemas.choice_types import (
     ActorKind,
     EffectiveSplit,
-    QueryMode,
     ReleaseSort,
     SearchScope,
     ShardSort,
@@ -31,7 +30,7 @@ from cinestrata_schemas.choice_types import (
     VideoStatus,
 )
 from cinestrata_schemas.model_types import optional
-from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.search import SearchFilters, SearchQuery, TextQuery
 from service.core.errors import InvalidInput
 from service.core.request_limits import MAX_WORST_QUERIES
 from service.core.settings import Settings
@@ -228,10 +227,8 @@ class FeedbackListParameters(PageParameters):
     sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 
-# Stated in the OpenAPI document only: the service checks the values, for batches as well, with its own hints. Upper
-# limits are those of service.core.request_limits.
+# Stated in the OpenAPI document only: the service checks the values, with its own hints.
 _AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
-_NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
 
 
 class CaptionsParameters(StrictParameters):
@@ -258,19 +255,10 @@ class SimilarParameters(StrictParameters):
     min_score: float | None = optional("Minimum cosine similarity of a result.")
 
 
-class _FilterParameters(StrictParameters):
-    """Filters of all searches. The service checks their values."""
+class _UrlFilters(BaseModel):
+    """Filters that a URL contains in other forms than a body. The service checks their values."""
 
-    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
     task: list[str] | None = optional("Domain to search (name or ID); repeatable. Default: all.")
-    min_duration: float | None = Field(
-        default=None, description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
-    )
-    max_duration: float | None = Field(
-        default=None, description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
-    )
-    arrived_after: datetime | None = optional("Added since this time; UTC unless it has a zone.")
-    arrived_before: datetime | None = optional("Added before this time; UTC unless it has a zone.")
     where: str | None = Query(
         None,
         description=(
@@ -279,7 +267,6 @@ class _FilterParameters(StrictParameters):
         ),
         openapi_examples=WHERE_EXAMPLES,
     )
-    min_score: float | None = optional("Minimum score of a result.")
 
     def service_arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of the query service.
@@ -294,48 +281,22 @@ class _FilterParameters(StrictParameters):
             arguments["where"] = parse_where_json(self.where)
         return arguments
 
-
-class ClipParameters(_FilterParameters):
-    captions: int | None = optional("Number of captions that describe the clip.")
-
-
-class _TextParameters(_FilterParameters):
-    q: str = Field(
-        description="Description of the video, in words.",
-        examples=["eggs are whisked"],
-        json_schema_extra={"minLength": 1},
-    )
-    mode: str | None = Field(
-        default=None,
-        description="'pinned' or 'latest'; default: 'pinned' if offered.",
-        json_schema_extra={"enum": [*get_args(QueryMode), None]},
-    )
-    routes: str | None = optional(
-        "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
-        "of the likeliest domains."
-    )
-    moments: int = Field(default=3, description="Maximum number of moments per long video, best first.")
-
     def query(self) -> SearchQuery:
         """Return the query, without a second validation."""
         return SearchQuery.model_construct(**self.service_arguments())
 
 
-class ExplanationParameters(_TextParameters):
+class ClipParameters(_UrlFilters, SearchFilters):
+    captions: int | None = optional("Number of captions that describe the clip.")
+
+
+class ExplanationParameters(_UrlFilters, TextQuery):
     k: int | None = optional("Number of ranked results; default: the maximum of a search.")  # type: ignore[assignment]
+
+
+class SearchParameters(_UrlFilters, SearchQuery):  # type: ignore[misc]
+    """Parameters of ``GET /search``."""
 
 
 class QueryReportParameters(StrictParameters):
     worst: int = Field(default=10, ge=0, le=MAX_WORST_QUERIES, description="Maximum number of them.")
-
-
-class SearchParameters(_TextParameters):
-    min_confidence: float | None = Field(
-        default=None,
-        description="Minimum confidence of a result, 0..1.",
-        json_schema_extra={"minimum": 0, "maximum": 1},
-    )
-    facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
-    cursor: str | None = optional(
-        "`next_cursor` from the previous page; parameters other than k and moments must not change."
-    )

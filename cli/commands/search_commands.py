@@ -1,4 +1,4 @@
-"""``cinestrata search`` and ``cinestrata similar``: search results as a table."""
+"""``cinestrata search``: search results as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cinestrata_schemas.choice_types import QueryMode
-from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
+from cinestrata_schemas.search import SearchResponse, SearchResult
 from cli.console import NOTHING_FOUND, CommandGroup, console, fail, plain_table, print_json, video_cell
 from cli.service_client import connect
 from cli.shared_options import AsJson, Data, Url, parse_value
@@ -106,32 +106,6 @@ def search(
         raise typer.Exit(NOTHING_FOUND)
 
 
-@app.command()
-def similar(
-    video: Annotated[str, typer.Argument(help="ID of the video.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
-    everywhere: Annotated[
-        bool,
-        typer.Option("--all", help="Search all domains with the same encoder, not only the video's own."),
-    ] = False,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """List the videos most similar to a video. Exits with status 3 if there is none."""
-    with console.status("Searching …"):
-        response = connect(url, data, ask_running=True).find_similar(
-            video, k=k, scope="all" if everywhere else "task"
-        )
-    print_json(response)
-    console.print(result_table(response) if response.results else "No results.")
-    if response.not_compared:
-        names = ", ".join(response.not_compared)
-        console.say(f"Not compared, because they use another encoder: {names}", style="dim")
-    if not response.results:
-        raise typer.Exit(NOTHING_FOUND)
-
-
 def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
     """Parse metadata conditions: ``name=value``, ``name>=number`` and ``name<=number``.
 
@@ -165,9 +139,7 @@ def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
 
 
 def result_table(
-    response: SearchResponse | SimilarVideosResponse,
-    first: int | None = None,
-    highlight: Collection[str] = (),
+    response: SearchResponse, first: int | None = None, highlight: Collection[str] = ()
 ) -> Table:
     """Build a table of results, best first."""
     table = plain_table()

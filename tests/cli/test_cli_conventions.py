@@ -192,7 +192,6 @@ USAGE_FAULTS = (
     "search cat --where a=1 --where a=2",
     "search cat --after yesterday",
     "search cat --url nonsense",
-    "similar a-0 -k 0",
     "api GET /videos limit=0",
     "ingest . --into a --name b",
     "ingest . --set nothing",
@@ -206,7 +205,6 @@ USAGE_FAULTS = (
 )
 UNKNOWN_NAMES = (
     "search cat --task nosuch",
-    "similar nosuch",
     "tasks show nosuch",
     "tasks retry nosuch",
     "relearn nosuch",
@@ -245,7 +243,7 @@ def test_searches_tell_the_kinds_of_failures_apart(
 
 
 def _loads_model(call: str) -> bool:
-    return call.startswith(("search", "similar"))
+    return call.startswith("search")
 
 
 def _require_status(status: int, calls: list[str]) -> None:

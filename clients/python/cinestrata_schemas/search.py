@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -15,31 +15,59 @@ from cinestrata_schemas.videos import VideoMoment
 MAX_BATCH_QUERIES = 256
 
 
-class SearchQuery(RequestModel):
-    """A text query with the parameters of ``GET /search``.
+# Limits are stated in the OpenAPI document only: the search engine checks the values, with its own hints.
+_AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
+_NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
 
-    The model validates types only; the search engine validates the values.
-    """
 
-    q: str = Field(description="Description of the scene.")
-    k: int = Field(default=10, description="Maximum number of results.")
-    task: str | RequestList[str] | None = optional("Names or IDs of the domains to search; all by default.")
-    mode: str | None = optional("Query encoders: 'pinned' or 'latest'.")
-    min_duration: float | None = optional("Minimum duration of a video in seconds.")
-    max_duration: float | None = optional("Maximum duration of a video in seconds.")
-    arrived_after: datetime | None = optional("Added at this time or later; UTC unless it has a time zone.")
-    arrived_before: datetime | None = optional("Added before this time; UTC unless it has a time zone.")
-    where: dict[str, Any] | None = optional(
-        "Metadata conditions by field, all of which must match: a value, {min, max}, {any: [values]} or {all: "
-        "[strings]}. A list of strings matches each of its strings."
+class SearchFilters(RequestModel):
+    """Filters of searches by text and by clip."""
+
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    min_duration: float | None = Field(
+        default=None, description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
     )
+    max_duration: float | None = Field(
+        default=None, description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
+    )
+    arrived_after: datetime | None = optional("Added since this time; UTC unless it has a zone.")
+    arrived_before: datetime | None = optional("Added before this time; UTC unless it has a zone.")
     min_score: float | None = optional("Minimum score of a result.")
-    min_confidence: float | None = optional("Lowest confidence, 0..1.")
+
+
+class TextQuery(SearchFilters):
+    """A text, and how to search for it. Types only are validated."""
+
+    q: str = Field(
+        description="Description of the video, in words.",
+        examples=["eggs are whisked"],
+        json_schema_extra={"minLength": 1},
+    )
+    mode: str | None = Field(
+        default=None,
+        description="'pinned' or 'latest'; default: 'pinned' if offered.",
+        json_schema_extra={"enum": [*get_args(QueryMode), None]},
+    )
     routes: int | str | None = optional(
         "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number of the "
         "likeliest domains."
     )
-    moments: int = Field(default=3, description="Maximum number per long video.")
+    moments: int = Field(default=3, description="Maximum number of moments per long video, best first.")
+
+
+class SearchQuery(TextQuery):
+    """A text query with the parameters of ``GET /search``."""
+
+    task: str | RequestList[str] | None = optional("Names or IDs of the domains to search; all by default.")
+    where: dict[str, Any] | None = optional(
+        "Metadata conditions by field, all of which must match: a value, {min, max}, {any: [values]} or {all: "
+        "[strings]}. A list of strings matches each of its strings."
+    )
+    min_confidence: float | None = Field(
+        default=None,
+        description="Minimum confidence of a result, 0..1.",
+        json_schema_extra={"minimum": 0, "maximum": 1},
+    )
     facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
     cursor: str | None = optional(
         "`next_cursor` from the previous page; parameters other than k and moments must not change."
