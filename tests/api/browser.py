@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import uvicorn
 from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 _T = TypeVar("_T")
@@ -52,6 +54,16 @@ def serve(app: Any) -> Iterator[str]:
         server.should_exit = True
         server.force_exit = True  # pages keep event streams open
         thread.join(timeout=10)
+
+
+def find(place: WebDriver | WebElement, css: str) -> WebElement:
+    """Return the first element that matches a selector."""
+    return place.find_element(By.CSS_SELECTOR, css)
+
+
+def press(browser: WebDriver, *keys: str) -> None:
+    """Press keys, where the focus is."""
+    ActionChains(browser).send_keys(*keys).perform()
 
 
 def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) -> _T:

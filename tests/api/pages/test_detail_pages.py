@@ -10,16 +10,14 @@ import av
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.remote.webelement import WebElement
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.library.video_listing import stream_path
-from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 from tests.catalog_rows import accepted_videos
 
@@ -27,14 +25,6 @@ pytestmark = pytest.mark.slow  # drives a browser
 
 QUERY = "a ball moves left"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
-
-
-def _find(browser: WebDriver, css: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, css)
-
-
-def _press(browser: WebDriver, *keys: str) -> None:
-    webdriver.ActionChains(browser).send_keys(*keys).perform()
 
 
 def _has_no_overflow(browser: WebDriver) -> bool:
@@ -53,41 +43,41 @@ def test_domain_page_shows_videos_queries_and_confusion(
     report = client.get(f"/tasks/{library[0]}/queries?worst=50").json()
     _open_domain(browser, address, library[0])
     assert browser.title == f"{FIRST} · Cinestrata"
-    assert (_find(browser, "h1").text, _find(browser, "[data-testid=state]").text) == (FIRST, "ready")
-    assert _find(browser, "#count").text == "12"
-    assert "6 held out" in _find(browser, "#count-note").text
+    assert (find(browser, "h1").text, find(browser, "[data-testid=state]").text) == (FIRST, "ready")
+    assert find(browser, "#count").text == "12"
+    assert "6 held out" in find(browser, "#count-note").text
     assert len(texts(browser, "[data-testid=video]")) == 12
     everything, held_out = (report["measured"][name] for name in ("global_all", "global"))
-    assert _find(browser, "#found").text == f"{100 * everything['r1']:.0f} %"
-    note = _find(browser, "#found-note").text
+    assert find(browser, "#found").text == f"{100 * everything['r1']:.0f} %"
+    note = find(browser, "#found-note").text
     assert note.startswith(
         f"of {everything['queries']} held-out captions (too few for a reliable share), among all"
     )
     assert f"held-out videos of all domains: {100 * held_out['r1']:.0f} % first" in note
     shown = texts(browser, "#confusion .share-value")
     assert shown == [f"{100 * part['share']:.0f} % ({part['queries']})" for part in report["first_results"]]
-    assert "held-out captions" in _find(browser, "#queries-note").text
+    assert "held-out captions" in find(browser, "#queries-note").text
     rows = browser.find_elements(By.CSS_SELECTOR, "[data-testid=worst-query]")
     assert len(rows) == min(5, len(report["worst"])) > 0
     worst = report["worst"][0]
     expected_rank = f"Rank {worst['rank']}" if worst["rank"] else "Not among 100"
-    assert rows[0].find_element(By.CSS_SELECTOR, ".pill").text == expected_rank
-    assert rows[0].find_element(By.CSS_SELECTOR, ".worst-caption").text == worst["caption"]
+    assert find(rows[0], ".pill").text == expected_rank
+    assert find(rows[0], ".worst-caption").text == worst["caption"]
     assert len(rows[0].find_elements(By.CSS_SELECTOR, ".instead img")) == 3
     if len(report["worst"]) > 5:
-        _find(browser, "#more-queries-button").click()
+        find(browser, "#more-queries-button").click()
         assert len(texts(browser, "[data-testid=worst-query]")) == len(report["worst"])
-    assert not _find(browser, "#rejected").is_displayed()
+    assert not find(browser, "#rejected").is_displayed()
 
 
 def test_videos_are_appended_from_the_page_of_the_domain(
     browser: WebDriver, address: str, library: list[str]
 ) -> None:
     _open_domain(browser, address, library[1])
-    _find(browser, "#append-link").click()
+    find(browser, "#append-link").click()
     wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "#dialog[open]"))
-    wait_until(browser, lambda b: _find(b, "#f-into").get_attribute("value") == library[1])
-    assert _find(browser, "#send").text == "Append videos"
+    wait_until(browser, lambda b: find(b, "#f-into").get_attribute("value") == library[1])
+    assert find(browser, "#send").text == "Append videos"
     assert "into" not in browser.current_url
 
 
@@ -98,9 +88,9 @@ def test_result_leads_to_the_page_that_explains_it(
     wait_for(browser, "[data-testid=result]", 24)
     card = browser.find_elements(By.CSS_SELECTOR, "[data-testid=result]")[1]
     video = card.get_attribute("data-video")
-    rank = card.find_element(By.CSS_SELECTOR, ".rank").text
-    browser.execute_script("arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".caption a"))
-    _press(browser, Keys.ENTER)
+    rank = find(card, ".rank").text
+    browser.execute_script("arguments[0].focus()", find(card, ".caption a"))
+    press(browser, Keys.ENTER)
     wait_for(browser, ".score-parts dt", 6)
     expected = client.get(f"/videos/{video}/explanation", params={"q": QUERY}).json()
     parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
@@ -110,12 +100,12 @@ def test_result_leads_to_the_page_that_explains_it(
     assert parts["Words"] == f"{expected['words_term']:.3f}".replace("-", "−")
     assert [text.split()[0] for text in texts(browser, ".words li")] == QUERY.split()
     details = client.get(f"/videos/{video}").json()
-    assert _find(browser, "#title").text == details["captions"][0]
+    assert find(browser, "#title").text == details["captions"][0]
     assert texts(browser, "#captions li") == details["captions"]
     assert len(wait_for_texts(browser, "#similar [data-testid=result]", 8)) == 8
-    _find(browser, "#why-query a").click()
+    find(browser, "#why-query a").click()
     wait_for(browser, "[data-testid=result]", 24)
-    assert _find(browser, "#q").get_attribute("value") == QUERY
+    assert find(browser, "#q").get_attribute("value") == QUERY
 
 
 def test_video_starts_where_the_words_are_said(
@@ -128,11 +118,11 @@ def test_video_starts_where_the_words_are_said(
     try:
         browser.get(f"{address}/?q=quasar")
         wait_for(browser, "[data-testid=result]")
-        assert _find(browser, ".result .why").text == f"Transcript at 0:00: the quasar {HOSTILE}"
-        assert _find(browser, ".result .time").text == "0:00–0:00"
+        assert find(browser, ".result .why").text == f"Transcript at 0:00: the quasar {HOSTILE}"
+        assert find(browser, ".result .time").text == "0:00–0:00"
         browser.get(f"{address}/watch/{video}?q=quasar")
         wait_for(browser, "#transcript [aria-current]")
-        assert _find(browser, "#transcript [aria-current]").text == f"0:00\nthe quasar {HOSTILE}"
+        assert find(browser, "#transcript [aria-current]").text == f"0:00\nthe quasar {HOSTILE}"
         time = "return document.querySelector('#screen video').currentTime"
         wait_until(browser, lambda b: b.execute_script(time) == 0.4)
         rows = "return document.querySelectorAll('#transcript-list li').length"
@@ -141,7 +131,7 @@ def test_video_starts_where_the_words_are_said(
         browser.execute_script("document.getElementById('transcript-list').scrollTop = 1e6")
         wait_until(browser, lambda b: first < b.execute_script(rows) < 1000)
         browser.execute_script("document.querySelector('#screen video').currentTime = 0")
-        _find(browser, "#transcript [aria-current] button").click()
+        find(browser, "#transcript [aria-current] button").click()
         wait_until(browser, lambda b: b.execute_script(time) >= 0.4)
         assert browser.title != "taken"
         assert _has_no_overflow(browser)
@@ -152,9 +142,9 @@ def test_video_starts_where_the_words_are_said(
 def test_unknown_id_is_an_error_with_a_way_back(browser: WebDriver, address: str) -> None:
     for path, kind in (("domains/nowhere", "domain"), ("watch/nothing", "video")):
         browser.get(f"{address}/{path}")
-        wait_until(browser, lambda b: _find(b, "#missing").is_displayed())
-        assert _find(browser, "#missing strong").text == f"This {kind} doesn't exist."
-        assert _find(browser, "#missing a").is_displayed()
+        wait_until(browser, lambda b: find(b, "#missing").is_displayed())
+        assert find(browser, "#missing strong").text == f"This {kind} doesn't exist."
+        assert find(browser, "#missing a").is_displayed()
     browser.get_log("browser")  # the browser logs the 404
 
 
@@ -162,28 +152,28 @@ def test_captions_and_metadata_are_edited_by_keyboard(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:
     _open_domain(browser, address, library[1])
-    card = _find(browser, "[data-testid=video]")
+    card = find(browser, "[data-testid=video]")
     video = card.get_attribute("data-video") or ""
     before = client.get(f"/videos/{video}").json()
-    browser.execute_script("arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".edit"))
-    _press(browser, Keys.ENTER)
-    wait_until(browser, lambda b: _find(b, "#edit-dialog textarea").is_displayed())
+    browser.execute_script("arguments[0].focus()", find(card, ".edit"))
+    press(browser, Keys.ENTER)
+    wait_until(browser, lambda b: find(b, "#edit-dialog textarea").is_displayed())
     assert browser.execute_script("return document.activeElement.value") == before["captions"][0]
     browser.execute_script("document.activeElement.select()")
-    _press(browser, HOSTILE)
-    _find(browser, "#edit-dialog fieldset:nth-of-type(2) .add-row").click()
-    _press(browser, "year", Keys.TAB, "7", Keys.ENTER)
+    press(browser, HOSTILE)
+    find(browser, "#edit-dialog fieldset:nth-of-type(2) .add-row").click()
+    press(browser, "year", Keys.TAB, "7", Keys.ENTER)
     wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
     saved = client.get(f"/videos/{video}").json()
     assert saved["captions"] == [HOSTILE, *before["captions"][1:]]
     assert saved["metadata"] == {**before["metadata"], "year": 7}
-    wait_until(browser, lambda b: HOSTILE in _find(b, f"[data-video='{video}'] .caption").text)
+    wait_until(browser, lambda b: HOSTILE in find(b, f"[data-video='{video}'] .caption").text)
     assert (
         browser.execute_script("return document.activeElement.getAttribute('aria-label')")
         == f"Edit {HOSTILE}"
     )
     assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
-    assert "was saved" in _find(browser, "#done").text
+    assert "was saved" in find(browser, "#done").text
     client.patch(f"/videos/{video}", json={"captions": before["captions"], "metadata": {"year": None}})
     assert client.get(f"/videos/{video}").json() == before
 
@@ -194,21 +184,21 @@ def test_invalid_edit_is_shown_at_its_field_and_a_stale_one_is_refused(
     video = accepted_videos(library[1])[1].id
     before = client.get(f"/videos/{video}").json()
     browser.get(f"{address}/watch/{video}")
-    wait_until(browser, lambda b: _find(b, "#edit").is_displayed())
-    _find(browser, "#edit").click()
-    wait_until(browser, lambda b: _find(b, "#edit-dialog textarea").is_displayed())
+    wait_until(browser, lambda b: find(b, "#edit").is_displayed())
+    find(browser, "#edit").click()
+    wait_until(browser, lambda b: find(b, "#edit-dialog textarea").is_displayed())
     browser.execute_script("document.activeElement.value = 'x'.repeat(5000)")
-    _find(browser, "#edit-dialog [type=submit]").click()
+    find(browser, "#edit-dialog [type=submit]").click()
     wait_until(browser, lambda b: texts(b, "#edit-dialog .field-error"))
-    assert _find(browser, "#edit-dialog [aria-invalid]").tag_name == "textarea"
+    assert find(browser, "#edit-dialog [aria-invalid]").tag_name == "textarea"
     browser.get_log("browser")  # the browser logs the refused request
     client.patch(f"/videos/{video}", json={"captions": ["changed elsewhere"]})
     browser.execute_script("document.activeElement.value = 'mine'")
-    _find(browser, "#edit-dialog [type=submit]").click()
-    wait_until(browser, lambda b: "has changed in the meantime" in _find(b, "#edit-dialog [role=alert]").text)
+    find(browser, "#edit-dialog [type=submit]").click()
+    wait_until(browser, lambda b: "has changed in the meantime" in find(b, "#edit-dialog [role=alert]").text)
     assert client.get(f"/videos/{video}").json()["captions"] == ["changed elsewhere"]
     browser.get_log("browser")
-    _press(browser, Keys.ESCAPE)
+    press(browser, Keys.ESCAPE)
     wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
     assert browser.execute_script("return document.activeElement.id") == "edit"
     client.patch(f"/videos/{video}", json={"captions": before["captions"]})
@@ -226,10 +216,10 @@ def test_rejected_videos_are_listed_with_their_reasons(
     try:
         _open_domain(browser, address, library[1])
         wait_for(browser, "[data-testid=rejected]", 50)
-        assert _find(browser, "#rejected-list li").text.splitlines() == [f"{HOSTILE}0", "The file is empty."]
-        _find(browser, "#more-rejected-button").click()
+        assert find(browser, "#rejected-list li").text.splitlines() == [f"{HOSTILE}0", "The file is empty."]
+        find(browser, "#more-rejected-button").click()
         wait_for(browser, "[data-testid=rejected]", 51)
-        assert not _find(browser, "#more-rejected").is_displayed()
+        assert not find(browser, "#more-rejected").is_displayed()
     finally:
         with session_scope(write=True) as session:
             session.query(Video).filter(Video.id.like("broken-%")).delete()
@@ -272,7 +262,7 @@ def test_video_that_the_browser_cannot_play_is_linked(
     video = _replace(-1 - int(sound), library, "prores_ks", "yuv422p10le", sound=sound)
     browser.get(f"{address}/watch/{video}")
     wait_for(browser, "#screen a")
-    assert "This browser can't play the file" in browser.find_element(By.ID, "screen").text
-    link = browser.find_element(By.CSS_SELECTOR, "#screen a")
+    assert "This browser can't play the file" in find(browser, "#screen").text
+    link = find(browser, "#screen a")
     assert link.get_attribute("href") == f"{address}/videos/{video}/stream"
     assert link.get_attribute("download") is not None

@@ -14,7 +14,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task
-from tests.api.browser import serve, texts, wait_for, wait_until
+from tests.api.browser import find, serve, texts, wait_for, wait_until
 from tests.catalog_rows import add_release_and_shard
 from tests.measured_library import add_measured_domains
 
@@ -68,7 +68,7 @@ def _rows(browser: WebDriver) -> list[str]:
 
 def _press(browser: WebDriver, pager: str, name: str) -> None:
     css = f"#{pager}-pager [aria-label='{name}']"
-    browser.execute_script("arguments[0].click()", browser.find_element(By.CSS_SELECTOR, css))
+    browser.execute_script("arguments[0].click()", find(browser, css))
 
 
 def test_matrix_is_paged_by_domains_and_releases(page: WebDriver, client: TestClient) -> None:
@@ -79,7 +79,7 @@ def test_matrix_is_paged_by_domains_and_releases(page: WebDriver, client: TestCl
     assert texts(page, "#matrix thead th")[1:] == complete["tasks"][:20]
     learned = [f"{100 * share:.1f}" for share in complete["learned"]["local"][:20]]
     assert texts(page, "[data-testid^=learned]") == learned
-    assert [page.find_element(By.ID, f"{axis}-window").text for axis in ("domain", "release")] == [
+    assert [find(page, f"#{axis}-window").text for axis in ("domain", "release")] == [
         f"Domains 1–20 of {complete['domains']}",
         "Releases 41–60 of 60",
     ]
@@ -116,31 +116,31 @@ def test_matrix_is_downloaded_as_csv(page: WebDriver, client: TestClient) -> Non
 def test_domains_are_searched_and_paged(page: WebDriver, client: TestClient) -> None:
     names = [task["name"] for task in reversed(client.get("/tasks").json())]
     assert texts(page, "#tasks .name") == names[:10]
-    pager = page.find_element(By.CSS_SELECTOR, "[aria-label='Pages of domains']")
+    pager = find(page, "[aria-label='Pages of domains']")
     following = pager.find_element(By.XPATH, ".//button[.='Next']")
     page.execute_script("arguments[0].click()", following)
     wait_until(page, lambda b: texts(b, "#tasks .name") == names[10:20])
     assert "Page 2" in pager.text
     page.execute_script("arguments[0].click()", pager.find_element(By.XPATH, ".//button[.='Previous']"))
     wait_until(page, lambda b: texts(b, "#tasks .name") == names[:10])
-    search = page.find_element(By.ID, "tasks-text")
+    search = find(page, "#tasks-text")
     search.send_keys("POTTERY")
     wanted = [name for name in names if name.startswith("pottery")]
     wait_until(page, lambda b: texts(b, "#tasks .name") == wanted)
     assert not pager.is_displayed()
     search.send_keys(" %_")
-    wait_until(page, lambda b: "No domain matches" in b.find_element(By.ID, "tasks-none").text)
+    wait_until(page, lambda b: "No domain matches" in find(b, "#tasks-none").text)
     search.send_keys(Keys.CONTROL, "a")
     search.send_keys(Keys.BACKSPACE)
     wait_until(page, lambda b: texts(b, "#tasks .name") == names[:10])
     page.execute_script("document.querySelector('[data-state=failed]').click()")
-    wait_until(page, lambda b: b.find_element(By.ID, "tasks-none").text == "No domain is in this state.")
+    wait_until(page, lambda b: find(b, "#tasks-none").text == "No domain is in this state.")
 
 
 def test_shards_and_releases_are_paged(page: WebDriver) -> None:
     wait_for(page, "#shards tbody tr", 10)
     first = texts(page, "#releases tbody tr td:nth-child(2)")
-    pager = page.find_element(By.CSS_SELECTOR, "[aria-label='Pages of releases']")
+    pager = find(page, "[aria-label='Pages of releases']")
     page.execute_script("arguments[0].click()", pager.find_element(By.XPATH, ".//button[.='Next']"))
     wait_until(page, lambda b: set(texts(b, "#releases tbody tr td:nth-child(2)")).isdisjoint(first))
     assert len(texts(page, "#releases tbody tr")) == 10

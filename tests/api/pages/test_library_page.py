@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -17,7 +16,16 @@ from api.app import create_app
 from cinestrata_schemas.tasks import TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
-from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
+from tests.api.browser import (
+    find,
+    press,
+    refresh_library_page,
+    screen_size,
+    serve,
+    texts,
+    wait_for,
+    wait_until,
+)
 from tests.api.learned_library import FIRST, SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -29,35 +37,35 @@ def test_clip_search_shows_results_and_captions(
     browser.get(address)
     wait_for(browser, "#domains button", 3)
     clip = next((configured.media_root / FIRST).rglob("*.mp4"))
-    browser.find_element(By.ID, "clip").send_keys(str(clip))
+    find(browser, "#clip").send_keys(str(clip))
     wait_for(browser, "[data-testid=result]", 12)
-    assert browser.find_element(By.ID, "headline").text == f"Similar to {clip.name}"
+    assert find(browser, "#headline").text == f"Similar to {clip.name}"
     assert len(texts(browser, "#clip-captions li")) == 3
-    assert "decode" in browser.find_element(By.ID, "timing").text
-    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{SECOND}']").click()
+    assert "decode" in find(browser, "#timing").text
+    find(browser, f"#domains [data-task='{SECOND}']").click()
     wait_until(browser, lambda b: set(texts(b, ".result .badge")) == {SECOND})
-    assert "decode" in browser.find_element(By.ID, "timing").text
-    browser.find_element(By.ID, "q").send_keys("a taxi\n")
-    wait_until(browser, lambda b: "route" in b.find_element(By.ID, "timing").text)
+    assert "decode" in find(browser, "#timing").text
+    find(browser, "#q").send_keys("a taxi\n")
+    wait_until(browser, lambda b: "route" in find(b, "#timing").text)
 
 
 def test_click_opens_the_player_and_escape_closes_it(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/?q=moves")
     wait_for(browser, "[data-testid=result]", 5)
-    browser.find_element(By.CSS_SELECTOR, ".frame .play").click()
-    wait_until(browser, lambda b: "h264" in b.find_element(By.ID, "player-facts").text)
-    webdriver.ActionChains(browser).send_keys(Keys.ESCAPE).perform()
-    wait_until(browser, lambda b: not b.find_element(By.ID, "player").is_displayed())
+    find(browser, ".frame .play").click()
+    wait_until(browser, lambda b: "h264" in find(b, "#player-facts").text)
+    press(browser, Keys.ESCAPE)
+    wait_until(browser, lambda b: not find(b, "#player").is_displayed())
 
 
 def test_keyboard_searches_and_plays_a_result(browser: WebDriver, address: str) -> None:
     browser.get(address)
     wait_for(browser, "#domains button", 3)
     browser.execute_script("document.activeElement.blur()")
-    webdriver.ActionChains(browser).send_keys("/moves", Keys.ENTER).perform()
+    press(browser, "/moves", Keys.ENTER)
     wait_for(browser, "[data-testid=result]", 5)
     browser.execute_script("document.querySelector('.frame .play').focus()")
-    webdriver.ActionChains(browser).send_keys(Keys.ENTER).perform()
+    press(browser, Keys.ENTER)
     wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, ".frame.playing"))
 
 
@@ -71,18 +79,18 @@ def test_form_adds_a_domain_from_an_archive(
         packed.writestr("manifest.jsonl", '{"uri": "a.mp4", "captions": ["a clip"]}')
     browser.get(f"{address}/admin")
     wait_for(browser, "#tasks > li", 2)
-    browser.find_element(By.ID, "add").click()
-    browser.find_element(By.ID, "f-files").send_keys(str(archive))
-    name = browser.find_element(By.ID, "f-name")
+    find(browser, "#add").click()
+    find(browser, "#f-files").send_keys(str(archive))
+    name = find(browser, "#f-name")
     name.send_keys(FIRST)
-    browser.find_element(By.ID, "send").click()
-    wait_until(browser, lambda b: "Choose another name" in b.find_element(By.ID, "f-name-error").text)
+    find(browser, "#send").click()
+    wait_until(browser, lambda b: "Choose another name" in find(b, "#f-name-error").text)
     browser.get_log("browser")  # the browser logs the refused request
     name.clear()
     name.send_keys("uploaded")
-    browser.find_element(By.ID, "send").click()
+    find(browser, "#send").click()
     wait_for(browser, "[data-testid=state-uploaded]")
-    assert not browser.find_element(By.ID, "dialog").is_displayed()
+    assert not find(browser, "#dialog").is_displayed()
     commands.cancel_task(next(task.id for task in commands.list_tasks() if task.name == "uploaded"))
 
 
@@ -94,12 +102,12 @@ def test_session_cookie_permits_thumbnails_and_events(
     with serve(secured) as url:
         browser.get(f"{url}/?q=moves")
         assert browser.current_url == f"{url}/login?next=/%3Fq%3Dmoves"
-        browser.find_element(By.CSS_SELECTOR, ".login summary").click()
-        browser.find_element(By.ID, "key").send_keys("s3cret\n")
+        find(browser, ".login summary").click()
+        find(browser, "#key").send_keys("s3cret\n")
         wait_for(browser, "#domains button", 3)
         assert browser.current_url == f"{url}/?q=moves"
         wait_for(browser, "[data-testid=result]", 5)
-        picture = browser.find_element(By.CSS_SELECTOR, "[data-testid=result] img")
+        picture = find(browser, "[data-testid=result] img")
         wait_until(browser, lambda b: picture.get_property("naturalWidth"))
         opened = browser.execute_async_script(
             "const [path, done] = arguments; const source = new EventSource(path);"
@@ -128,15 +136,10 @@ def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: P
             wait_until(
                 browser,
                 lambda b, wanted=fraction: (
-                    float(
-                        b.find_element(By.CSS_SELECTOR, "[data-testid=progress-watched]").get_property(
-                            "value"
-                        )
-                    )
-                    == wanted
+                    float(find(b, "[data-testid=progress-watched]").get_property("value")) == wanted
                 ),
             )
-        assert browser.find_element(By.CSS_SELECTOR, "[data-testid=state-watched]").text == "probing"
+        assert find(browser, "[data-testid=state-watched]").text == "probing"
     commands.cancel_task(task.id)
 
 

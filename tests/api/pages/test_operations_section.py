@@ -12,7 +12,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from service.core.settings import settings
 from service.operations import list_jobs, run_job
-from tests.api.browser import refresh_library_page, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, refresh_library_page, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.web_files import Handler, WebFiles, send
 
@@ -24,7 +24,7 @@ HOSTILE = b"<img src=x onerror=document.title='hacked'>"
 @pytest.fixture
 def library_page(browser: WebDriver, address: str, client: TestClient) -> Iterator[WebDriver]:
     browser.get(f"{address}/admin")
-    wait_until(browser, lambda b: b.find_element(By.ID, "op-disk").text.endswith("B"))
+    wait_until(browser, lambda b: find(b, "#op-disk").text.endswith("B"))
     wait_for(browser, "#releases tbody tr", 2)
     yield browser
     client.post("/releases/newest/serve")
@@ -32,7 +32,7 @@ def library_page(browser: WebDriver, address: str, client: TestClient) -> Iterat
 
 def click(browser: WebDriver, css: str) -> None:
     def scroll_and_click(browser: WebDriver) -> bool:
-        button = browser.find_element(By.CSS_SELECTOR, css)
+        button = find(browser, css)
         browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
         button.click()
         return True
@@ -57,7 +57,7 @@ def test_rollback_is_confirmed_with_its_effects_and_taken_back(
     assert f"The release after “{FIRST}” is served" in notice
     assert f"not searched: “{SECOND}”" in notice
     searchable = client.get("/library").json()["searchable"]
-    assert library_page.find_element(By.ID, "learned-note").text.startswith(f"{searchable} videos can be")
+    assert find(library_page, "#learned-note").text.startswith(f"{searchable} videos can be")
     click(library_page, "[data-testid=pinned] button")
     wait_until(library_page, lambda b: texts(b, "#serve .stays li"))
     click(library_page, "#serve button[type=submit]")
@@ -66,16 +66,16 @@ def test_rollback_is_confirmed_with_its_effects_and_taken_back(
 
 def test_snapshot_is_written_downloaded_and_deleted(library_page: WebDriver, client: TestClient) -> None:
     click(library_page, "#op-snapshot")
-    wait_until(library_page, lambda b: "queued" in b.find_element(By.ID, "op-jobs").text)
+    wait_until(library_page, lambda b: "queued" in find(b, "#op-jobs").text)
     run_job(list_jobs()[0].id)
-    wait_until(library_page, lambda b: "verified" in b.find_element(By.ID, "op-jobs").text)
+    wait_until(library_page, lambda b: "verified" in find(b, "#op-jobs").text)
     wait_for(library_page, "#op-snapshots tbody tr")
     (row,) = library_page.find_elements(By.CSS_SELECTOR, "#op-snapshots tbody tr")
-    link = row.find_element(By.CSS_SELECTOR, "a").get_attribute("href") or ""
+    link = find(row, "a").get_attribute("href") or ""
     assert client.get(link.partition("//")[2].partition("/")[2]).content[:13] == b"snapshot.json"
     click(library_page, "#op-snapshots tbody button")
     library_page.switch_to.alert.accept()
-    wait_until(library_page, lambda b: b.find_element(By.ID, "op-snapshots-none").is_displayed())
+    wait_until(library_page, lambda b: find(b, "#op-snapshots-none").is_displayed())
     assert client.get("/snapshots").json() == []
 
 
@@ -91,9 +91,9 @@ def test_answer_of_a_webhook_is_shown_as_text(
 
     web_files.handlers["/hook"] = receive
     title = library_page.title
-    library_page.find_element(By.ID, "wh-url").send_keys(f"{web_files.url}/hook")
+    find(library_page, "#wh-url").send_keys(f"{web_files.url}/hook")
     click(library_page, "#wh-form button[type=submit]")
-    wait_until(library_page, lambda b: "whsec_" in b.find_element(By.ID, "wh-secret").text)
+    wait_until(library_page, lambda b: "whsec_" in find(b, "#wh-secret").text)
     wait_for(library_page, "#wh-list li")
     click(library_page, "#wh-list button[aria-label^=Test]")
     wait_until(library_page, lambda b: any(HOSTILE.decode() in text for text in texts(b, "#wh-list p")))
@@ -145,5 +145,5 @@ def test_search_in_an_unsearched_domain_is_explained(
     (message,) = wait_for_texts(browser, "#message:not([hidden])")
     assert f"“{SECOND}” is not searched." in message
     assert "/releases" not in message
-    browser.find_element(By.CSS_SELECTOR, "#message button").click()  # all domains
+    find(browser, "#message button").click()  # all domains
     wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "#results .result"))

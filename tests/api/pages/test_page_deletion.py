@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.remote.webelement import WebElement
 
 from api.routes import task_routes
 from cinestrata_schemas.videos import DeletionResult
@@ -19,22 +17,14 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.library.deletion import delete_task
-from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
 
 
-def _find(browser: WebDriver, css: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, css)
-
-
 def _is_dialog_open(browser: WebDriver) -> bool:
     return bool(browser.find_elements(By.ID, "delete"))
-
-
-def _press(browser: WebDriver, *keys: str) -> None:
-    webdriver.ActionChains(browser).send_keys(*keys).perform()
 
 
 def _focused(browser: WebDriver) -> str:
@@ -59,42 +49,42 @@ def test_learned_domain_is_deleted_by_keyboard(
     browser.get(f"{address}/admin")
     wait_for(browser, "[data-testid=cell-2-1]")
     assert texts(browser, "#matrix thead th") == ["After", FIRST, SECOND]
-    browser.execute_script("arguments[0].focus()", _find(browser, f"[aria-label='Delete {FIRST}']"))
-    _press(browser, Keys.ENTER, SECOND)
-    assert not _find(browser, "#delete .danger").is_enabled(), "the name of another domain"
-    assert "until the library is compacted" in _find(browser, "#delete .stays").text
-    _press(browser, *[Keys.BACKSPACE] * len(SECOND), FIRST, Keys.TAB)
+    browser.execute_script("arguments[0].focus()", find(browser, f"[aria-label='Delete {FIRST}']"))
+    press(browser, Keys.ENTER, SECOND)
+    assert not find(browser, "#delete .danger").is_enabled(), "the name of another domain"
+    assert "until the library is compacted" in find(browser, "#delete .stays").text
+    press(browser, *[Keys.BACKSPACE] * len(SECOND), FIRST, Keys.TAB)
     assert _focused(browser) == "Cancel"
-    _press(browser, Keys.TAB)
+    press(browser, Keys.TAB)
     assert _focused(browser) == "Delete permanently"
-    _press(browser, Keys.ENTER)
-    wait_until(browser, lambda b: _find(b, "#delete [role=status]").text == "Deleting …")
-    _press(browser, Keys.ESCAPE)
+    press(browser, Keys.ENTER)
+    wait_until(browser, lambda b: find(b, "#delete [role=status]").text == "Deleting …")
+    press(browser, Keys.ESCAPE)
     browser.execute_script("document.getElementById('delete').click()")  # a click on the backdrop
     assert _is_dialog_open(browser), "the result of the request must stay visible"
     going.set()
-    wait_until(browser, lambda b: "The disk went away" in _find(b, "#delete [role=alert]").text)
+    wait_until(browser, lambda b: "The disk went away" in find(b, "#delete [role=alert]").text)
     browser.get_log("browser")  # the browser logs the refused request
     assert (_focused(browser), len(client.get("/tasks").json())) == ("delete-name", 2)
-    _press(browser, Keys.ENTER)
+    press(browser, Keys.ENTER)
     wait_until(browser, lambda b: not _is_dialog_open(b))
     wait_until(browser, lambda b: texts(b, "#matrix thead th") == ["After", SECOND])
     assert texts(browser, "#matrix tbody th")[-1] == f"1 {SECOND}"
-    assert _find(browser, f"[data-testid=state-{FIRST}]").text == "deleted"
-    assert not _find(browser, f"[aria-label='Delete {FIRST}']").is_displayed()
-    assert _find(browser, "#learned").text == "1 domain"
+    assert find(browser, f"[data-testid=state-{FIRST}]").text == "deleted"
+    assert not find(browser, f"[aria-label='Delete {FIRST}']").is_displayed()
+    assert find(browser, "#learned").text == "1 domain"
     assert len(browser.find_elements(By.CSS_SELECTOR, "#learned-bar span")) == 1
     assert _focused(browser) == "tasks-done"
-    _find(browser, "#add").click()
+    find(browser, "#add").click()
     wait_until(browser, lambda b: texts(b, "#f-into option") == ["New domain", f"Append to {SECOND}"])
     with session_scope(write=True) as session:
         session.get_one(Task, library[0]).position += 100  # the newest domain
     browser.get(f"{address}/admin?into={library[0]}")
     wait_until(browser, lambda b: texts(b, "#f-into option") == ["New domain", f"Append to {SECOND}"])
-    assert _find(browser, "#f-into").get_attribute("value") == ""
+    assert find(browser, "#f-into").get_attribute("value") == ""
     wait_until(browser, lambda b: texts(b, "#tasks [data-testid^=state-]") == ["ready", "deleted"])
     own = client.get("/forgetting").json()["matrix_local"]
-    assert _find(browser, "[data-testid=cell-1-1]").text == f"{100 * own[-1][0]:.1f}*", "few queries"
+    assert find(browser, "[data-testid=cell-1-1]").text == f"{100 * own[-1][0]:.1f}*", "few queries"
     browser.get(address)
     assert wait_for_texts(browser, "#domains button", 2) == ["All domains", SECOND]
 

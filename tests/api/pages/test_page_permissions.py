@@ -23,7 +23,7 @@ from service.library.deletion import delete_task
 from service.syncs.registered_syncs import register_sync, remove_sync
 from service.tasks.commands import create_task
 from service.tasks.lifecycle.state_machine import set_state
-from tests.api.browser import serve, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, serve, texts, wait_for, wait_for_texts, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -46,8 +46,8 @@ def users(client: TestClient) -> Iterator[None]:
 def sign_in(browser: WebDriver, address: str, role: str) -> None:
     browser.get(f"{address}/login")
     browser.delete_all_cookies()
-    browser.find_element(By.ID, "name").send_keys(role)
-    browser.find_element(By.ID, "password").send_keys(PASSWORD + "\n")
+    find(browser, "#name").send_keys(role)
+    find(browser, "#password").send_keys(PASSWORD + "\n")
     wait_for(browser, "#q")
 
 
@@ -95,7 +95,7 @@ def test_controls_are_those_of_the_role(
             wait_for(browser, "#tasks > li", 3)
             wait_for(browser, "#releases tbody tr", 2)
         for css, scope in LOCKED.get(page, {}).items():
-            control = browser.find_element(By.CSS_SELECTOR, css)
+            control = find(browser, css)
             assert control.is_enabled() == _includes(role, scope), css
             assert bool(control.get_attribute("title")) != control.is_enabled()
         for css, scope in HIDDEN.get(page, {}).items():
@@ -142,7 +142,7 @@ def test_failed_task_offers_the_method_that_fits(
         wait_until(browser, lambda b: "Retry with zero_shot" in texts(b, f"{css} .act button"))
         assert "Retry" not in texts(browser, f"{css} .act button")
         assert texts(browser, f"{css} .hint")[0].startswith("The method finetune doesn't match the library.")
-        browser.find_element(By.CSS_SELECTOR, f"{css} .act [aria-label^=Retry]").click()
+        find(browser, f"{css} .act [aria-label^=Retry]").click()
         wait_until(browser, lambda b: client.get(f"/tasks/{task}").json()["state"] == "queued")
         assert client.get(f"/tasks/{task}").json()["method"] == "zero_shot"
     finally:
@@ -190,26 +190,26 @@ def test_administrator_manages_access(browser: WebDriver, access_address: str) -
     assert texts(browser, "nav [aria-current=page]") == ["Access"]
 
     _fill(browser, key_name="nightly", key_scope="ingest", key_days="30")
-    browser.find_element(By.CSS_SELECTOR, "#new-key button").click()
+    find(browser, "#new-key button").click()
     (row,) = wait_for_texts(browser, "[data-testid=key-nightly]")
     assert "ingest active" in row
-    key = browser.find_element(By.CSS_SELECTOR, "[data-testid=created-key]").text
+    key = find(browser, "[data-testid=created-key]").text
     assert getattr(find_key(key), "scope", None) == "ingest"
-    browser.find_element(By.CSS_SELECTOR, "[data-testid=key-nightly] button").click()
+    find(browser, "[data-testid=key-nightly] button").click()
     wait_until(browser, lambda b: "revoked" in texts(b, "[data-testid=key-nightly]")[0])
 
     _fill(browser, user_name="bob", user_password=PASSWORD)
-    browser.find_element(By.CSS_SELECTOR, "#new-user button").click()
+    find(browser, "#new-user button").click()
     wait_for(browser, "[data-testid=user-bob]")
-    browser.find_element(By.CSS_SELECTOR, "[data-testid=user-bob] button:last-child").click()
+    find(browser, "[data-testid=user-bob] button:last-child").click()
     browser.switch_to.alert.accept()
     wait_until(browser, lambda b: not texts(b, "[data-testid=user-bob]"))
 
     wait_until(browser, lambda b: "user.remove" in texts(b, "#audit td:nth-child(4)"))
     _fill(browser, audit_action="key")
-    browser.find_element(By.CSS_SELECTOR, "#audit-filter button").click()
+    find(browser, "#audit-filter button").click()
     wait_until(browser, lambda b: texts(b, "#audit td:nth-child(4)")[:2] == ["key.revoke", "key.create"])
-    browser.find_element(By.CSS_SELECTOR, ".tools form button").click()
+    find(browser, ".tools form button").click()
     wait_for(browser, "form #name")
     browser.get(f"{access_address}/access")
     assert "/login" in browser.current_url

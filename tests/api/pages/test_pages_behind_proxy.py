@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -19,7 +18,7 @@ from starlette.routing import Mount, Route
 
 from api.agents.library_tools import OpenClient
 from cli.service_client import open_agent_api
-from tests.api.browser import serve, wait_for, wait_until
+from tests.api.browser import find, serve, wait_for, wait_until
 from tests.api.learned_library import FIRST
 from tests.cli.invocation import run
 
@@ -79,9 +78,9 @@ def _open(browser: WebDriver, url: str, css: str) -> None:
 def test_all_pages_load_behind_a_proxy(browser: WebDriver, address: str, library: list[str]) -> None:
     _open(browser, f"{address}/", "#health:not([data-health=unknown])")
     _open(browser, f"{address}/?q=a+taxi", ".play img")
-    picture = browser.find_element(By.CSS_SELECTOR, ".play img")
+    picture = find(browser, ".play img")
     wait_until(browser, lambda b: b.execute_script("return arguments[0].naturalWidth", picture))
-    watch = browser.find_element(By.CSS_SELECTOR, 'a[href*="/watch/"]').get_attribute("href")
+    watch = find(browser, 'a[href*="/watch/"]').get_attribute("href")
     assert watch
     _open(browser, watch, "#screen video")
     wait_until(browser, lambda b: b.execute_script("return document.querySelector('video').videoWidth"))

@@ -21,7 +21,7 @@ from cinestrata_schemas.search import SearchQuery, SearchResponse
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.library.video_changes import list_feedback
-from tests.api.browser import texts, wait_for, wait_until
+from tests.api.browser import find, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -80,11 +80,11 @@ def _match(answer: Answer, count: int, matching: int | None = None, confidence: 
 def _open(browser: WebDriver, address: str, **parameters: str) -> None:
     browser.get(f"{address}/?{urlencode({'q': 'a ball moves', **parameters})}")
     wait_for(browser, RESULT, 1)
-    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+    wait_until(browser, lambda b: find(b, "#answer").get_attribute("aria-busy") == "false")
 
 
 def _shown(browser: WebDriver, css: str) -> str:
-    return browser.find_element(By.CSS_SELECTOR, css).text
+    return find(browser, css).text
 
 
 def _parameters(browser: WebDriver) -> dict[str, list[str]]:
@@ -99,7 +99,7 @@ def test_headline_counts_matching_videos_and_a_heading_precedes_the_others(
     state_answers(lambda answer: _match(answer, count, matching))
     _open(browser, address)
     assert _shown(browser, "#headline") == headline
-    assert not browser.find_element(By.ID, "headline-note").is_displayed()
+    assert not find(browser, "#headline-note").is_displayed()
     rows = browser.find_elements(By.CSS_SELECTOR, "#results > li")
     assert (rows[count].text, rows[count].get_attribute("class")) == ("Other videos", "answer-end")
     assert len(texts(browser, ".result.distant")) == 24 - count
@@ -115,9 +115,9 @@ def test_text_without_match_is_told_and_can_be_searched_wider(
     assert "Check the spelling" in _shown(browser, "#headline-note")
     assert texts(browser, "#results .answer-end") == ["Most similar videos"]
     assert texts(browser, "#headline-note button") == ["Search all domains", "Remove the filters"]
-    browser.find_element(By.CSS_SELECTOR, "#headline-note button:last-child").click()
+    find(browser, "#headline-note button:last-child").click()
     wait_until(browser, lambda b: texts(b, "#headline-note button") == ["Search all domains"])
-    browser.find_element(By.CSS_SELECTOR, "#headline-note button").click()
+    find(browser, "#headline-note button").click()
     wait_until(browser, lambda b: set(_parameters(b)) == {"q"})
     wait_until(browser, lambda b: not texts(b, "#headline-note button"))
 
@@ -136,10 +136,10 @@ def test_correction_is_told_and_the_typed_words_can_be_searched(
     told = _shown(browser, "#corrected")
     assert told.startswith(f"Showing results for {corrected}. No video has the word")
     assert "the words dumbell, kitchn." in told
-    browser.find_element(By.CSS_SELECTOR, "#corrected a").click()
+    find(browser, "#corrected a").click()
     wait_until(browser, lambda b: queries[-1].q == again)
     assert _parameters(browser) == {"q": [again], "task": [FIRST]}
-    wait_until(browser, lambda b: not b.find_element(By.ID, "corrected").is_displayed())
+    wait_until(browser, lambda b: not find(b, "#corrected").is_displayed())
 
 
 def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, state_answers: State) -> None:
@@ -161,8 +161,8 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
     state_answers(explain)
     _open(browser, address)
     cards = browser.find_elements(By.CSS_SELECTOR, RESULT)
-    assert cards[0].find_element(By.CSS_SELECTOR, ".caption").text == "🏀🏀 a ball, ÅÅ ball"
-    assert [card.find_element(By.CSS_SELECTOR, ".why").text for card in cards[:7]] == [
+    assert find(cards[0], ".caption").text == "🏀🏀 a ball, ÅÅ ball"
+    assert [find(card, ".why").text for card in cards[:7]] == [
         "Caption",
         "File name: ball moves 0012",
         f"<img src=x onerro…: {HOSTILE}",
@@ -173,11 +173,11 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
     ]
     marked = [[mark.text for mark in card.find_elements(By.TAG_NAME, "mark")] for card in cards[:7]]
     assert marked == [["ball", "ball"], ["ball", "moves"], ["img"], ["ball"], [], ["ball"], ["ball"]]
-    far = cards[6].find_element(By.CSS_SELECTOR, ".caption a").text
+    far = find(cards[6], ".caption a").text
     assert far == "… 🏀 long 🏀 long 🏀 long ball rolls", "the marked word is in the first line"
     assert not cards[7].find_elements(By.CSS_SELECTOR, ".why"), "a result below the cut-off"
     assert not browser.find_elements(By.CSS_SELECTOR, "#results img[src=x]")
-    cards[2].find_element(By.CSS_SELECTOR, ".open").click()
+    find(cards[2], ".open").click()
     wait_until(browser, lambda b: "Words found in" in _shown(b, "#player-facts"))
     assert texts(browser, "#player-facts mark") == ["img"]
     assert browser.title != "taken"
@@ -204,8 +204,8 @@ def _count_facets(answer: Answer) -> None:
 
 
 def _press(browser: WebDriver, group: str, value: str) -> None:
-    browser.find_element(By.CSS_SELECTOR, f".facet[aria-label='{group}'] [aria-label^='{value}']").click()
-    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+    find(browser, f".facet[aria-label='{group}'] [aria-label^='{value}']").click()
+    wait_until(browser, lambda b: find(b, "#answer").get_attribute("aria-busy") == "false")
 
 
 def _pressed(browser: WebDriver) -> list[str]:
@@ -248,12 +248,12 @@ def test_field_with_the_name_of_a_prototype_becomes_a_filter(
 ) -> None:
     state_answers(_count_facets)
     _open(browser, address)
-    browser.find_element(By.CSS_SELECTOR, ".facet[aria-label=__proto__] button").click()
+    find(browser, ".facet[aria-label=__proto__] button").click()
     wait_until(
         browser,
         lambda b: _parameters(b)["where"] == [json.dumps({"__proto__": HOSTILE}, separators=(",", ":"))],
     )
-    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+    wait_until(browser, lambda b: find(b, "#answer").get_attribute("aria-busy") == "false")
     browser.get_log("browser")  # no video has the field
 
 
@@ -264,7 +264,7 @@ def _open_last(browser: WebDriver, address: str, text: str) -> WebElement:
     """Return the controls of the last result."""
     browser.get(f"{address}/?{urlencode({'q': text})}")
     wait_for(browser, RESULT, 1)
-    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+    wait_until(browser, lambda b: find(b, "#answer").get_attribute("aria-busy") == "false")
     return browser.find_elements(By.CSS_SELECTOR, f"{RESULT} .feedback")[-1]
 
 
@@ -281,26 +281,26 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
     right = next(node for node in controls.find_elements(By.TAG_NAME, "button") if node.is_displayed())
     right.send_keys(Keys.ENTER)
     wait_until(browser, lambda b: _shown_buttons(controls) == ["Undo"])
-    status = controls.find_element(By.CSS_SELECTOR, "[role=status]")
+    status = find(controls, "[role=status]")
     assert status.text == "Marked right"
     (entry,) = list_feedback().feedback
     assert (entry.text, entry.verdict) == (HOSTILE_QUERY, "right")
     assert browser.switch_to.active_element.text == "Undo"
 
     found = _open_last(browser, address, "gramophone").find_element(By.XPATH, "ancestor::ol|ancestor::ul")
-    first = found.find_element(By.CSS_SELECTOR, RESULT)
+    first = find(found, RESULT)
     assert first.get_attribute("data-video") == entry.video_id
     assert f"Confirmed: {HOSTILE_QUERY}" in first.text
     assert browser.title != "taken"
 
     _open_last(browser, address, HOSTILE_QUERY)
     controls = next(
-        node.find_element(By.CSS_SELECTOR, ".feedback")
+        find(node, ".feedback")
         for node in browser.find_elements(By.CSS_SELECTOR, RESULT)
         if node.get_attribute("data-video") == entry.video_id
     )
     wait_until(browser, lambda b: _shown_buttons(controls) == ["Undo"])
-    assert controls.find_element(By.CSS_SELECTOR, "[role=status]").text == "Marked right"
-    controls.find_element(By.CSS_SELECTOR, ".quiet").send_keys(Keys.SPACE)
+    assert find(controls, "[role=status]").text == "Marked right"
+    find(controls, ".quiet").send_keys(Keys.SPACE)
     wait_until(browser, lambda b: len(_shown_buttons(controls)) == 2)
     assert list_feedback().feedback == []

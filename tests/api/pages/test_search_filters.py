@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -20,7 +19,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.browser import texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import SECOND
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -46,9 +45,7 @@ def page(browser: WebDriver, address: str) -> Callable[[str], None]:
         browser.get(f"{address}/{query}")
         wait_for(browser, "#domains button", 3)
         if query:
-            wait_until(
-                browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false"
-            )
+            wait_until(browser, lambda b: find(b, "#answer").get_attribute("aria-busy") == "false")
 
     return open_page
 
@@ -61,12 +58,12 @@ def _shown(browser: WebDriver) -> list[str]:
 
 def _fill(browser: WebDriver, **values: str) -> None:
     """Open the filters, set values, and apply them."""
-    if not browser.find_element(By.ID, "filter").get_property("open"):
-        browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
+    if not find(browser, "#filter").get_property("open"):
+        find(browser, "#filter summary").click()
     for name, value in values.items():
         # A date is typed in the order of the browser's language.
         browser.execute_script("document.getElementById(arguments[0]).value = arguments[1]", name, value)
-    browser.find_element(By.CSS_SELECTOR, "#filter-form [type=submit]").click()
+    find(browser, "#filter-form [type=submit]").click()
 
 
 def test_metadata_filters_are_applied_and_kept_in_the_address(
@@ -74,30 +71,30 @@ def test_metadata_filters_are_applied_and_kept_in_the_address(
 ) -> None:
     page("?q=a+ball+moves&k=48")
     assert set(_shown(browser)) == set(facts)
-    browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
+    find(browser, "#filter summary").click()
     wait_for(browser, "#conditions input", 2)  # the toggle event fires asynchronously
     name, value = browser.find_elements(By.CSS_SELECTOR, "#conditions input")
     name.send_keys("take")
     value.send_keys("2")
-    browser.find_element(By.ID, "add-condition").click()
+    find(browser, "#add-condition").click()
     browser.switch_to.active_element.send_keys("place", Keys.TAB, "street", Keys.ENTER)
     expected = {video for video, known in facts.items() if known == {"place": "street", "take": 2}}
     wait_until(browser, lambda b: set(_shown(b)) == expected)
-    assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters · 2"
+    assert find(browser, "#filter summary").text == "Filters · 2"
     parameters = parse_qs(urlsplit(browser.current_url).query)
     assert json.loads(parameters["where"][0]) == {"take": {"any": ["2", 2]}, "place": "street"}
     shared = browser.current_url
     browser.back()
     wait_until(browser, lambda b: set(_shown(b)) == set(facts))
-    assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters"
+    assert find(browser, "#filter summary").text == "Filters"
     browser.get(shared)  # a shared address
     wait_until(browser, lambda b: set(_shown(b)) == expected)
-    browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
+    find(browser, "#filter summary").click()
     written = [i.get_property("value") for i in browser.find_elements(By.CSS_SELECTOR, "#conditions input")]
     assert written == ["take", "2", "place", "street"]
-    browser.find_element(By.CSS_SELECTOR, "#conditions li:first-child button").click()
-    assert browser.find_element(By.ID, "filter").get_property("open")
-    browser.find_element(By.ID, "clear-filters").click()
+    find(browser, "#conditions li:first-child button").click()
+    assert find(browser, "#filter").get_property("open")
+    find(browser, "#clear-filters").click()
     wait_until(browser, lambda b: set(_shown(b)) == set(facts))
     assert "where" not in browser.current_url
 
@@ -117,23 +114,21 @@ def test_score_duration_and_date_filters_are_sent_to_the_api(
     assert set(parameters) == {"q", "arrived_after", "arrived_before", "min_duration"}
     browser.refresh()
     wait_until(browser, lambda b: len(_shown(b)) == 24)
-    days = [
-        browser.find_element(By.ID, f"arrived_{end}").get_property("value") for end in ("after", "before")
-    ]
+    days = [find(browser, f"#arrived_{end}").get_property("value") for end in ("after", "before")]
     assert days == [str(today), str(today)]
     _fill(browser, arrived_after="", arrived_before=str(today - timedelta(days=1)))
-    wait_until(browser, lambda b: "Relax the filters" in b.find_element(By.ID, "message").text)
+    wait_until(browser, lambda b: "Relax the filters" in find(b, "#message").text)
 
 
 def test_invalid_filter_is_marked(browser: WebDriver, page: Callable[[str], None]) -> None:
     page("?q=a+ball+moves")
     _fill(browser, min_duration="9", max_duration="3")
-    wait_until(browser, lambda b: "exceeds max_duration" in b.find_element(By.ID, "message").text)
-    assert browser.find_element(By.ID, "min_duration").get_attribute("aria-invalid") == "true"
+    wait_until(browser, lambda b: "exceeds max_duration" in find(b, "#message").text)
+    assert find(browser, "#min_duration").get_attribute("aria-invalid") == "true"
     browser.get_log("browser")  # the browser logs the refused request
     _fill(browser, max_duration="90", min_duration="0")
     wait_until(browser, lambda b: len(_shown(b)) == 24)
-    assert browser.find_element(By.ID, "min_duration").get_attribute("aria-invalid") is None
+    assert find(browser, "#min_duration").get_attribute("aria-invalid") is None
 
 
 @pytest.fixture
@@ -151,7 +146,7 @@ def test_more_button_appends_pages_until_the_last(
     whole = client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
     page("?q=a+ball+moves&k=12")
     assert len(_shown(browser)) == 12
-    more = browser.find_element(By.ID, "more-button")
+    more = find(browser, "#more-button")
     more.send_keys(Keys.ENTER)
     wait_until(browser, lambda b: len(_shown(b)) == 24)
     expected = sorted(whole, key=lambda result: result["matches"] is False)
@@ -163,7 +158,7 @@ def test_more_button_appends_pages_until_the_last(
     assert focused == first_new, "the keyboard focus is on the first new result"
     browser.execute_script(f"document.querySelector(\"#domains [data-task='{SECOND}']\").click()")
     wait_until(browser, lambda b: len(_shown(b)) == 12)
-    assert not browser.find_element(By.ID, "more-button").is_displayed()
+    assert not find(browser, "#more-button").is_displayed()
 
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
@@ -209,7 +204,7 @@ def open_page(browser: WebDriver, address: str) -> Iterator[Open]:
         scripts.append(added["identifier"])
         browser.get(f"{address}/{query}")
         wait_for(browser, "#domains button", 3)
-        return browser.find_element(By.ID, "q")
+        return find(browser, "#q")
 
     yield open_stubbed
     for script in scripts:
@@ -221,14 +216,10 @@ def _log(browser: WebDriver, name: str) -> list[Any]:
     return logged
 
 
-def _press(browser: WebDriver, *keys: str) -> None:
-    webdriver.ActionChains(browser).send_keys(*keys).perform()
-
-
 def _active(browser: WebDriver, field: WebElement) -> str | None:
     """Return the text of the option that assistive technology reads as the active one."""
     option = field.get_attribute("aria-activedescendant")
-    return browser.find_element(By.CSS_SELECTOR, f"#{option} span").text if option else None
+    return find(browser, f"#{option} span").text if option else None
 
 
 def test_keyboard_takes_a_word_and_searches(browser: WebDriver, open_page: Open) -> None:
@@ -243,15 +234,15 @@ def test_keyboard_takes_a_word_and_searches(browser: WebDriver, open_page: Open)
     assert _log(browser, "searched") == [], "typing does not search"
     active = []
     for key in (Keys.DOWN, Keys.DOWN, Keys.UP, Keys.UP, Keys.UP, Keys.DOWN, Keys.DOWN, Keys.DOWN):
-        _press(browser, key)
+        press(browser, key)
         active.append(_active(browser, field))
     assert active == ["ball", "balloon", "ball", None, "$&", None, "ball", "balloon"]
-    assert browser.find_element(By.CSS_SELECTOR, "[aria-selected=true]").text == "balloon\n7"
-    _press(browser, Keys.ENTER)
+    assert find(browser, "[aria-selected=true]").text == "balloon\n7"
+    press(browser, Keys.ENTER)
     wait_for(browser, "[data-testid=result]", 1)
     assert field.get_property("value") == "a red balloon"
     assert "q=a+red+balloon" in browser.current_url
-    assert not browser.find_element(By.ID, "suggestions").is_displayed()
+    assert not find(browser, "#suggestions").is_displayed()
     assert browser.switch_to.active_element == field
     assert browser.title != "taken"
 
@@ -260,14 +251,14 @@ def test_escape_closes_the_list_and_then_clears_the_field(browser: WebDriver, op
     field = open_page()
     field.send_keys("bal")
     wait_for(browser, OPTION, 4)
-    _press(browser, Keys.DOWN, Keys.ESCAPE)
+    press(browser, Keys.DOWN, Keys.ESCAPE)
     assert not texts(browser, OPTION)
     assert field.get_property("value") == "bal"
     assert field.get_attribute("aria-activedescendant") is None
-    _press(browser, Keys.DOWN)  # opens the list again
+    press(browser, Keys.DOWN)  # opens the list again
     wait_for(browser, OPTION, 4)
-    _press(browser, Keys.TAB)
+    press(browser, Keys.TAB)
     wait_until(browser, lambda b: not texts(b, OPTION))
     field.click()
-    _press(browser, Keys.ESCAPE)
+    press(browser, Keys.ESCAPE)
     assert field.get_property("value") == ""

@@ -17,7 +17,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
 from service.tasks.upload_store import UploadWriter
-from tests.api.browser import serve, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, serve, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -60,7 +60,7 @@ def form(browser: WebDriver, address: str) -> Iterator[WebDriver]:
 def _open_form(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/admin")
     wait_for(browser, "#tasks > li", 2)
-    browser.find_element(By.ID, "add").click()
+    find(browser, "#add").click()
     wait_until(browser, lambda b: len(texts(b, "#f-into option")) >= 3)
 
 
@@ -105,18 +105,18 @@ def valve(monkeypatch: pytest.MonkeyPatch, configured: Settings) -> Iterator[Val
 
 
 def _preview(browser: WebDriver, text: str) -> str:
-    wait_until(browser, lambda b: text in b.find_element(By.ID, "preview").text)
-    return browser.find_element(By.ID, "preview").text
+    wait_until(browser, lambda b: text in find(b, "#preview").text)
+    return find(browser, "#preview").text
 
 
 def _send(browser: WebDriver) -> None:
-    wait_until(browser, lambda b: b.find_element(By.ID, "send").is_enabled())
-    browser.find_element(By.ID, "send").click()
+    wait_until(browser, lambda b: find(b, "#send").is_enabled())
+    find(browser, "#send").click()
 
 
 def _cancel(browser: WebDriver) -> bool:
     """Click again if a new row in the list moved the button away from the first click."""
-    button = browser.find_element(By.ID, "stop")
+    button = find(browser, "#stop")
     if button.is_displayed():
         button.click()
     return not button.is_displayed()
@@ -143,22 +143,22 @@ def test_folder_with_a_table_becomes_a_domain(
     )
     (folder / "day 2" / "clip.en.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspoken words\n")
     (folder / "notes.pdf").write_bytes(b"x")
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    find(form, "#f-folder").send_keys(str(folder))
     text = _preview(form, "4 videos with 3 captions and 1 transcript")
     assert "semicolon between the cells, UTF-8, 3 files" in text
     assert "2 videos without captions" in text
     assert "1 row of the table without a file" in text
     assert "1 file not uploaded: not a video" in text
-    form.find_element(By.CSS_SELECTOR, "#preview .warn summary").click()
+    find(form, "#preview .warn summary").click()
     assert wait_for_texts(form, "#preview .paths li") == ["lost.mp4: not found"]
     assert not form.find_elements(By.CSS_SELECTOR, "#preview img")
     _send(form)
-    wait_until(form, lambda b: "Enter a name" in b.find_element(By.ID, "f-name-error").text)
-    form.find_element(By.ID, "f-name").send_keys("holiday")
+    wait_until(form, lambda b: "Enter a name" in find(b, "#f-name-error").text)
+    find(form, "#f-name").send_keys("holiday")
     _preview(form, "new domain “holiday”")
     _send(form)
     wait_for(form, "[data-testid=state-holiday]")
-    assert not form.find_element(By.ID, "dialog").is_displayed()
+    assert not find(form, "#dialog").is_displayed()
     assert form.title != "taken"
     task = _task("holiday")
     assert _stored(client, task.id) == {
@@ -188,13 +188,13 @@ def test_dropped_files_are_appended(
     )
     table = folder / "words.tsv"
     table.write_text("video\tdescription\nnew.mp4\ta new clip\n")
-    form.find_element(By.ID, "f-table").send_keys(str(table))
-    form.find_element(By.CSS_SELECTOR, f"#f-into option[value={library[0]}]").click()
+    find(form, "#f-table").send_keys(str(table))
+    find(form, f"#f-into option[value={library[0]}]").click()
     assert "tab between the cells" in _preview(form, "appended to")
-    assert not form.find_element(By.ID, "f-name").is_displayed()
-    assert form.find_element(By.ID, "send").text == "Append videos"
+    assert not find(form, "#f-name").is_displayed()
+    assert find(form, "#send").text == "Append videos"
     _send(form)
-    wait_until(form, lambda b: not b.find_element(By.ID, "dialog").is_displayed())
+    wait_until(form, lambda b: not find(b, "#dialog").is_displayed())
     append = next(
         task for task in commands.list_tasks() if task.into == library[0] and task.state == "queued"
     )
@@ -204,10 +204,10 @@ def test_dropped_files_are_appended(
 def test_table_in_another_encoding_is_read_on_request(form: WebDriver, clips: Callable[..., Path]) -> None:
     folder = clips(["a.mp4"])
     (folder / "captions.csv").write_bytes("file,caption\na.mp4,Rührei\n".encode("cp1252"))
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    find(form, "#f-folder").send_keys(str(folder))
     assert "captions.csv:2" in _preview(form, "is not UTF-8")
-    assert not form.find_element(By.ID, "send").is_enabled()
-    form.find_element(By.CSS_SELECTOR, "#preview .form-errors button").click()
+    assert not find(form, "#send").is_enabled()
+    find(form, "#preview .form-errors button").click()
     assert "CP1252" in _preview(form, "1 video with 1 caption")
 
 
@@ -223,13 +223,13 @@ def test_upload_continues_after_a_reload_and_a_restart_of_the_server(
     valve.limit = 8 * MIB
     with serve(client.app) as url:
         _open_form(browser, url)
-        browser.find_element(By.ID, "f-folder").send_keys(str(folder))
-        browser.find_element(By.ID, "f-name").send_keys("reloaded")
+        find(browser, "#f-folder").send_keys(str(folder))
+        find(browser, "#f-name").send_keys("reloaded")
         _preview(browser, "2 videos")
         _send(browser)
         valve.wait_for_bytes(browser, 12 * MIB)
-        browser.find_element(By.ID, "pause").click()
-        wait_until(browser, lambda b: b.find_element(By.ID, "pause").text == "Resume")
+        find(browser, "#pause").click()
+        wait_until(browser, lambda b: find(b, "#pause").text == "Resume")
         kept = browser.execute_script("return { ...localStorage }")
         valve.limit = float("inf")
         browser.get("about:blank")
@@ -243,11 +243,11 @@ def test_upload_continues_after_a_reload_and_a_restart_of_the_server(
         browser.get(f"{url}/login")  # another port is another origin, so the state of the page is copied
         browser.execute_script("Object.assign(localStorage, arguments[0])", kept)
         _open_form(browser, url)
-        browser.find_element(By.ID, "f-folder").send_keys(str(folder))
-        browser.find_element(By.ID, "f-name").send_keys("reloaded")
+        find(browser, "#f-folder").send_keys(str(folder))
+        find(browser, "#f-name").send_keys("reloaded")
         _preview(browser, "2 videos")
         _send(browser)
-        wait_until(browser, lambda b: not b.find_element(By.ID, "dialog").is_displayed())
+        wait_until(browser, lambda b: not find(b, "#dialog").is_displayed())
         browser.get("about:blank")
     task = _task("reloaded")
     for name in ("first.mp4", "second.mp4"):
@@ -262,13 +262,13 @@ def test_cancelled_upload_leaves_no_file(form: WebDriver, clips: Callable[..., P
     folder = clips([f"{number}.mp4" for number in range(8)], size=3 * MIB)
     valve.limit = 2 * MIB
     before, files = valve.stored_bytes, {*valve.incoming.iterdir()}
-    form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    form.find_element(By.ID, "f-name").send_keys("cancelled")
+    find(form, "#f-folder").send_keys(str(folder))
+    find(form, "#f-name").send_keys("cancelled")
     _preview(form, "8 videos")
     _send(form)
     valve.wait_for_bytes(form, before + 3 * MIB)
     wait_until(form, _cancel)
     valve.limit = float("inf")
     wait_until(form, lambda b: {*valve.incoming.iterdir()} == files)
-    wait_until(form, lambda b: b.find_element(By.ID, "choose").is_displayed())
+    wait_until(form, lambda b: find(b, "#choose").is_displayed())
     assert not any(task.name == "cancelled" for task in commands.list_tasks())
