@@ -47,6 +47,9 @@ def test_versioned_paths_are_documented_with_their_tags(document: dict[str, Any]
 
 
 def test_each_operation_has_its_scope_errors_and_an_id(document: dict[str, Any]) -> None:
+    assert document["components"]["securitySchemes"].keys() == {"api_key", "bearer", "session"}
+    assert document["paths"]["/v1/audit"]["get"]["x-required-scope"] == "admin"
+    assert document["paths"]["/v1/search"]["get"]["security"][0] == {"api_key": ["search"]}
     for name, operation in _operations(document):
         is_public = operation["x-required-scope"] == "public"
         assert (operation["security"] == []) is is_public, name

@@ -10,7 +10,6 @@ from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from api.problem_details import UnexpectedErrorMiddleware
-from service.core.settings import Settings
 
 JSON = {"Content-Type": "application/json"}
 
@@ -208,22 +207,6 @@ def test_location_keeps_the_prefix_of_the_request(client: TestClient, prefix: st
     upload = client.post(f"{prefix}/uploads", headers=TUS)
     assert upload.headers["location"].startswith(f"{prefix}/uploads/upl_")
     assert client.head(upload.headers["location"], headers=TUS).status_code == 200
-
-
-@pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_next_link_of_a_page_keeps_the_prefix_of_the_request(
-    client: TestClient, configured: Settings, monkeypatch: pytest.MonkeyPatch, prefix: str
-) -> None:
-    monkeypatch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
-    (configured.media_root / "a.mp4").write_bytes(b"x")
-    names = [f"{place} of {prefix.strip('/') or 'short paths'}" for place in ("first", "second")]
-    for name in names:
-        client.post("/v1/tasks", json={"name": name, "videos": [{"uri": "a.mp4"}]})
-    page = client.get(f"{prefix}/tasks", params={"limit": 1, "sort": "-position"})
-    following = page.url.join(page.links["next"]["url"])
-    assert following.path == f"{prefix}/tasks"
-    assert [task["name"] for task in page.json()] == names[1:]
-    assert [task["name"] for task in client.get(str(following)).json()] == names[:1]
 
 
 @pytest.mark.parametrize(

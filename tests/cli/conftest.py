@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings
 from tests.catalog_rows import add_release_and_shard
+from tests.cli.invocation import Answers
 
 DIM = 8
 
@@ -30,6 +32,26 @@ def same_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Answer all of the process's requests, without pauses between retries, and collect them."""
+    made = httpx.Client
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+    def install(respond: Callable[[httpx.Request], httpx.Response]) -> list[httpx.Request]:
+        requests: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            requests.append(request)
+            return respond(request)
+
+        transport = httpx.MockTransport(answer)
+        monkeypatch.setattr(httpx, "Client", lambda **how: made(**{**how, "transport": transport}))
+        return requests
+
+    return install
 
 
 @pytest.fixture

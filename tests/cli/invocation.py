@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,9 @@ from cinestrata_schemas.search import SearchResponse, SearchResult
 from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
 from cli.console import console
 from cli.main import app
+
+# Answers all requests of the process by a function, and returns the list of the requests.
+Answers = Callable[[Callable[[httpx.Request], httpx.Response]], list[httpx.Request]]
 
 # The runner would build all commands for each invocation, which takes longer than most commands.
 testing._get_command = cache(get_command)

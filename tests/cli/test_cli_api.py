@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 
 from index.files.manifest_format import Manifest
@@ -20,7 +19,7 @@ from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.library_listing import list_shards
 from tests.audited_changes import audit_entries
-from tests.cli.invocation import problem, run
+from tests.cli.invocation import Answers, problem, run
 
 _api = partial(run, "api")
 
@@ -90,18 +89,8 @@ def test_failure_is_an_error(folder: Settings, arguments: tuple[str, ...], statu
     assert outcome.stderr
 
 
-def test_request_over_http_has_the_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        request.read()
-        requests.append(request)
-        return problem(404, "enough")
-
-    client = httpx.Client
-    monkeypatch.setattr(
-        httpx, "Client", lambda **how: client(**{**how, "transport": httpx.MockTransport(answer)})
-    )
+def test_request_over_http_has_the_fields(answers: Answers) -> None:
+    requests = answers(lambda request: problem(404, "enough"))
     url = ("--url", "http://127.0.0.1:9")
     assert "enough" in _api("PATCH", "/videos/a%2Fb", "captions=[]", "gain=NaN", *url).output
     _api("GET", "/videos", "task=東京", "limit=5", "state=a", "state=b", *url)

@@ -8,7 +8,6 @@ import os
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,10 +17,9 @@ import typer
 from rich.text import Text
 
 from cinestrata_schemas.search import MomentMatch
-from cinestrata_schemas.tasks import VideoCounts, VideoSpec
-from cli.commands import task_commands
+from cinestrata_schemas.tasks import VideoSpec
 from cli.commands.search_commands import parse_conditions, result_table
-from cli.commands.task_commands import follow, report_created
+from cli.commands.task_commands import follow
 from cli.commands.video_sources import pack_videos
 from cli.console import video_cell
 from cli.service_client import connect
@@ -29,7 +27,7 @@ from cli.shared_options import parse_settings
 from service.catalog.database import session_scope
 from service.catalog.leases import report_worker
 from service.core.errors import InvalidInput
-from tests.cli.invocation import problem, run, search_answer, search_result, task_details
+from tests.cli.invocation import Answers, problem, run, search_answer, search_result
 
 
 @pytest.fixture(autouse=True)
@@ -64,19 +62,6 @@ def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
     assert outcome.exit_code == 1
     assert f"Port {port} on 127.0.0.1 is in use." in outcome.output
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
-
-
-@pytest.mark.parametrize(
-    ("count", "line"), [(0, ""), (1, "1 video is held out"), (3, "3 videos are held out")]
-)
-def test_followed_task_ends_with_the_number_of_held_out_videos(
-    count: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ready = task_details(counts=VideoCounts(accepted=9, test=count))
-    monkeypatch.setattr(task_commands, "follow", lambda _client, _ids: [ready])
-    report_created(SimpleNamespace(), ready, wait=True)  # type: ignore[arg-type]
-    output = capsys.readouterr().out
-    assert output.endswith(f"{line} to measure recall.\n") if line else "held out" not in output
 
 
 def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None:
@@ -201,16 +186,8 @@ def test_conditions_are_parsed() -> None:
         assert [error.field for error in outcome.value.errors] == ["where"]
 
 
-def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        requests.append(request)
-        return problem(422, "enough")
-
-    transport = httpx.MockTransport(answer)
-    client = httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
+def test_filters_are_sent_as_query_parameters(answers: Answers) -> None:
+    requests = answers(lambda _: problem(422, "enough"))
     outcome = run(
         *("search", "owl", "--task", "birds", "--task", "sea", "--where", "camera>=2", "--max-duration", 5),
         *("--after", "2026-01-02", "--url", "http://127.0.0.1:9"),
@@ -292,12 +269,11 @@ OUTAGE = datetime(2026, 11, 23, 7, 5, 9, tzinfo=UTC)
 @pytest.mark.parametrize("results", ["some", "none"])
 @pytest.mark.parametrize("time", [OUTAGE, None])
 def test_results_of_a_copy_of_the_catalog_have_its_time(
-    time: datetime | None, results: str, monkeypatch: pytest.MonkeyPatch
+    time: datetime | None, results: str, answers: Answers
 ) -> None:
     answer = search_answer(metadata_as_of=time, **({"results": []} if results == "none" else {}))
     body = answer.model_dump(mode="json")
-    client, transport = httpx.Client, httpx.MockTransport(lambda _: httpx.Response(200, json=body))
-    monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
+    answers(lambda _: httpx.Response(200, json=body))
 
     def search(*options: str) -> str:
         outcome = run("search", "a taxi", "--url", "http://127.0.0.1:9", *options)
@@ -322,13 +298,12 @@ def test_results_of_a_copy_of_the_catalog_have_its_time(
     ],
 )
 def test_correction_and_number_of_matches_are_shown(
-    matching: int | None, options: tuple[str, ...], line: str | None, monkeypatch: pytest.MonkeyPatch
+    matching: int | None, options: tuple[str, ...], line: str | None, answers: Answers
 ) -> None:
     corrected = "a taxi" if matching else None
     matches = None if matching is None else True
     body = search_answer(matches=matches, matching=matching, corrected=corrected).model_dump(mode="json")
-    client, transport = httpx.Client, httpx.MockTransport(lambda _: httpx.Response(200, json=body))
-    monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
+    answers(lambda _: httpx.Response(200, json=body))
     outcome = run("search", "a taxy", "--url", "http://127.0.0.1:9", *options)
     assert outcome.exit_code == 0
     output = " ".join(outcome.output.split())

@@ -20,32 +20,11 @@ from cli.service_client import ApplicationTransport, ServiceClient
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
-from tests.cli.invocation import problem, run
+from tests.cli.invocation import Answers, problem, run
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 
 URL = "http://127.0.0.1:9"
-Respond = Callable[[httpx.Request], httpx.Response]
-
-
-@pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.Request]]:
-    """Answer all of the process's requests, without pauses between retries, and collect them."""
-    made = httpx.Client
-    monkeypatch.setattr("time.sleep", lambda _: None)
-
-    def install(respond: Respond) -> list[httpx.Request]:
-        requests: list[httpx.Request] = []
-
-        def answer(request: httpx.Request) -> httpx.Response:
-            requests.append(request)
-            return respond(request)
-
-        transport = httpx.MockTransport(answer)
-        monkeypatch.setattr(httpx, "Client", lambda **how: made(**{**how, "transport": transport}))
-        return requests
-
-    return install
 
 
 @pytest.mark.parametrize(
@@ -101,7 +80,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.R
 )
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_error_of_a_request_is_a_sentence_with_a_hint(
-    answers: Callable[[Respond], list[httpx.Request]],
+    answers: Answers,
     response: httpx.Response | Exception,
     shown: list[str],
     options: list[str],

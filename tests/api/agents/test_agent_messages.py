@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import BaseModel, Field
 
 from service.core import request_limits
 from tests.api.learned_library import FIRST
@@ -188,21 +187,6 @@ def test_schemas_of_tools_have_no_references(client: TestClient, library: list[s
     assert (video["required"], video["additionalProperties"]) == (["uri"], False)
     assert (cue["required"], cue["properties"]["start"]["minimum"]) == (["start", "end", "text"], 0)
     assert "$ref" in client.get("/openapi.json").text
-
-
-class Node(BaseModel):
-    """A definition that refers to itself."""
-
-    dollar: str = Field(default="", alias="$ref", description="A property of this name, and $defs in a text.")
-    children: list[Node] = []
-    left: Leaf
-    right: Leaf = Field(description="beside a reference")
-
-
-class Leaf(BaseModel):
-    """A definition that is used twice."""
-
-    size: int
 
 
 def _patch(client: TestClient, video: str, **change: Any) -> None:

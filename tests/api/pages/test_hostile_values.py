@@ -141,11 +141,3 @@ def test_hostile_values_are_shown_as_text(
     for opener in browser.find_elements(By.CSS_SELECTOR, "details > summary, [aria-expanded=false]"):
         browser.execute_script("arguments[0].click()", opener)
     _require_harmless(browser, path)
-
-
-def test_every_answer_has_a_policy_without_exceptions(client: TestClient, hostile_library: str) -> None:
-    for path in ("/", "/admin", "/login", f"/domains/{hostile_library}", "/docs", "/v1/tasks", "/nothing"):
-        policy = client.get(path).headers["content-security-policy"]
-        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; "), path
-        for exception in ("unsafe", "nonce-", "sha256-", "*", "http:", "https:"):
-            assert exception not in policy, path

@@ -11,7 +11,6 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import iter_route_contexts
-from fastapi.testclient import TestClient
 from limits import RateLimitItemPerMinute
 from pydantic import SecretStr
 from starlette.routing import Mount
@@ -29,13 +28,6 @@ from service.catalog.operation_tables import ApiKey
 from service.core.settings import Settings
 
 SECRET = "s3cret-of-the-environment"
-
-
-@pytest.fixture(scope="module")
-def guarded(configured: Settings) -> TestClient:
-    """The application with an API key, bound to a network address."""
-    secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
-    return TestClient(create_app(secured), base_url="http://search.example.org")
 
 
 @pytest.fixture
@@ -142,12 +134,3 @@ def test_route_without_operation_id_is_refused_at_start() -> None:
     app.include_router(router)
     with pytest.raises(TypeError, match=r"nameless has no operation_id"):
         check_declarations(app)
-
-
-def test_description_states_the_scope_of_each_operation(guarded: TestClient) -> None:
-    document = guarded.get("/openapi.json").json()
-    assert set(document["components"]["securitySchemes"]) == {"api_key", "bearer", "session"}
-    assert document["paths"]["/v1/audit"]["get"]["x-required-scope"] == "admin"
-    assert document["paths"]["/v1/search"]["get"]["security"][0] == {"api_key": ["search"]}
-    assert document["paths"]["/v1/livez"]["get"]["security"] == []
-    assert all("security" in each for path in document["paths"].values() for each in path.values())
