@@ -29,9 +29,8 @@ ADMIN = {"X-API-Key": "s3cret-of-the-environment"}
 @pytest.fixture(scope="module")
 def running_provider() -> Iterator[IdentityProvider]:
     """The provider, started once."""
-    provider = IdentityProvider()
-    yield provider
-    provider.close()
+    with IdentityProvider() as provider:
+        yield provider
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def provider(running_provider: IdentityProvider) -> Iterator[IdentityProvider]:
 def browser(configured: Settings, provider: IdentityProvider) -> Iterator[TestClient]:
     """A browser at an application with the provider."""
     oidc = OidcSettings(
-        issuer=provider.issuer,
+        issuer=provider.url,
         client_id=CLIENT_ID,
         client_secret=SecretStr(CLIENT_SECRET),
         roles="staff=search, editors=ingest, operators=admin",
@@ -78,7 +77,7 @@ def test_user_of_the_provider_signs_in(browser: TestClient, provider: IdentityPr
     _sign_in(browser)
     assert browser.get("/access/current").json()["scope"] == "admin"
     (user,) = browser.get("/users", headers=ADMIN).json()
-    assert user["provider"] == provider.issuer
+    assert user["provider"] == provider.url
 
 
 def test_withdrawal_of_the_last_role_ends_all_sessions(
