@@ -84,8 +84,7 @@ def list_tasks(
 
 def _is_searched(session: Session) -> ColumnElement[bool]:
     """Build the condition for learned domains that the served release searches."""
-    manifest, _ = published_manifest()
-    last = last_served_order(session, manifest)
+    last = last_served_order(session)
     return and_(
         Task.state == "ready",
         Task.learned_order.is_not(None),

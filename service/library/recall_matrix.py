@@ -26,7 +26,6 @@ from cinestrata_schemas.library import (
     ServedRecall,
     UnfoundDomain,
 )
-from index.files.manifest_format import Manifest
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Task
@@ -119,9 +118,8 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
 
 def newest_recall(task_id: str) -> dict[str, RecallFigures]:
     """Look up the recall of a domain's held-out captions by gallery, with the newest served release measured."""
-    manifest, _ = published_manifest()
     with session_scope() as session:
-        last = last_served_order(session, manifest)
+        last = last_served_order(session)
         order = select(Task.learned_order).where(Task.id == task_id).scalar_subquery()
         measured = (Recall.task_order == order) & (Recall.release_order > 0)
         if last is not None:
@@ -147,9 +145,8 @@ def read_served_recall() -> ServedRecall:
 
 def until_served(cells: RecallCells) -> RecallCells:
     """Restrict the cells to releases and domains up to the served release."""
-    manifest, _ = published_manifest()
     with session_scope() as session:
-        order = last_served_order(session, manifest)
+        order = last_served_order(session)
     return cells if order is None else cells.until(order)
 
 
@@ -195,8 +192,9 @@ def _unfound(cells: RecallCells, gallery: Gallery) -> list[UnfoundDomain]:
     ]
 
 
-def last_served_order(session: Session, manifest: Manifest) -> int | None:
+def last_served_order(session: Session) -> int | None:
     """Find the learned order of the last domain that is searched; None if all learned domains are."""
+    manifest, _ = published_manifest()
     if manifest.pinned is None:
         return None
     return session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))

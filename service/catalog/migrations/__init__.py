@@ -6,7 +6,7 @@ version 1.0.0 with the tables on both databases. SQLAlchemy knows a table once i
 
 SQLite cannot change a column in place: there, ``op.batch_alter_table`` writes a new table. It reads neither check
 constraints nor AUTOINCREMENT and STRICT from the old one, so pass them as ``table_args`` and ``table_kwargs``
-(tests/service/catalog/test_next_migration.py has an example).
+(tests/service/catalog/test_migrations.py has an example).
 """
 
 from __future__ import annotations

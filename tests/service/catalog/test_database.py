@@ -1,7 +1,8 @@
-"""The catalog: schema, IDs that are never reused, transactions."""
+"""The catalog's database: schema, IDs that are never reused, transactions, and the circuit breaker of its reads."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -11,14 +12,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import delete, select, text, update
+from sqlalchemy.exc import DatabaseError
 
 from benchmarks.chaos.faulty_resources import DataVolume, PostgresServer
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import database
-from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
+from service.catalog.database import (
+    CatalogReads,
+    dispose,
+    engine,
+    now,
+    open_engine,
+    ping,
+    session_scope,
+    sqlite_path,
+)
 from service.catalog.migrations import upgrade
 from service.catalog.tables import PositionCounter, Task, Video
 from service.core.errors import Unavailable
@@ -293,3 +305,123 @@ def test_writer_does_not_wait_for_a_lock_without_a_limit(
         assert type(caught.value) is Unavailable
     with session_scope(write=True) as session:
         assert lock_positions(session).last_position == 0
+
+
+WAIT_SECONDS = 60
+
+
+class _Database:
+    """A server that can be unreachable, and that counts reads."""
+
+    def __init__(self) -> None:
+        self.is_reachable, self.reads = True, 0
+        self.failures: list[Exception] = []  # of the next probes
+
+    def read(self) -> int:
+        self.reads += 1
+        return self.ping()
+
+    def ping(self) -> int:
+        if self.failures:
+            raise self.failures.pop()
+        if not self.is_reachable:
+            raise Unavailable("no route")
+        return 7
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> _Database:
+    server, module = _Database(), "service.catalog.database"
+    engine = SimpleNamespace(dialect=SimpleNamespace(name="postgresql"))
+    monkeypatch.setattr(f"{module}.ping", server.ping)
+    monkeypatch.setattr(f"{module}.engine", lambda: engine)
+    monkeypatch.setattr(f"{module}._PROBE_SECONDS", 0.01)
+    return server
+
+
+@pytest.fixture
+def reads(server: _Database) -> Iterator[CatalogReads]:
+    reads = CatalogReads()
+    reads.timeout = 0.05
+    yield reads
+    reads.close()
+
+
+def test_reads_fail_at_once_until_the_database_is_reached_again(
+    reads: CatalogReads, server: _Database
+) -> None:
+    assert CatalogReads().read(server.read) == 7
+    server.is_reachable, server.reads = False, 0
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            reads.read(server.read)
+        with pytest.raises(Unavailable):
+            asyncio.run(reads.read_async(server.read))
+    assert (server.reads, reads.is_interrupted) == (1, True)
+    server.is_reachable = True
+    pause = threading.Event()
+    while reads.is_interrupted:
+        pause.wait(0.005)
+    patient = CatalogReads()
+    assert patient.read(server.read) == asyncio.run(patient.read_async(server.read)) == 7
+
+
+def test_read_that_does_not_return_is_given_up(reads: CatalogReads, server: _Database) -> None:
+    server.is_reachable = False  # only for the probe, so that the reads stay interrupted
+    never = threading.Event()
+    try:
+        with pytest.raises(Unavailable, match="does not respond"):
+            reads.read(lambda: never.wait(WAIT_SECONDS))
+        assert reads.is_interrupted
+        other = CatalogReads()
+        other.timeout = 0.05
+        with pytest.raises(Unavailable, match="does not respond"):
+            asyncio.run(other.read_async(lambda: never.wait(WAIT_SECONDS)))
+        assert other.is_interrupted
+        other.close()
+    finally:
+        never.set()
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(24, "Too many open files"), DatabaseError("SELECT 1", None, Exception("malformed"))]
+)
+def test_reads_resume_after_any_error_of_the_probe(
+    failure: Exception, reads: CatalogReads, server: _Database
+) -> None:
+    def unreachable() -> None:
+        raise Unavailable("no route")
+
+    server.failures, reads.timeout = [failure, failure], WAIT_SECONDS
+    with pytest.raises(Unavailable):
+        reads.read(unreachable)
+    for thread in threading.enumerate():
+        if thread.name == "catalog-probe":
+            thread.join(WAIT_SECONDS)
+    assert (reads.is_interrupted, server.failures) == (False, [])
+    assert reads.read(server.read) == 7
+
+
+def test_reads_are_not_interrupted_without_a_thread_for_the_probe(
+    reads: CatalogReads, server: _Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reads.read(server.read) == 7  # its thread exists now
+    server.failures = [Unavailable("no route")]
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable):
+            reads.read(server.read)
+    assert reads.read(server.read) == 7
+
+
+def test_other_errors_interrupt_nothing(reads: CatalogReads) -> None:
+    def fail() -> None:
+        raise ValueError("a fault of the caller")
+
+    with pytest.raises(ValueError, match="caller"):
+        reads.read(fail)
+    assert not reads.is_interrupted
