@@ -118,7 +118,7 @@ class TombstoneEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One generation of the store.
+    """One generation of the store; by default, the one before the first publication.
 
     Attributes:
         generation: Number of publications so far; 0 before the first.
@@ -150,11 +150,6 @@ class Manifest:
         """List the IDs of the releases that were published after a release of this manifest."""
         order = list(self.releases)
         return order[order.index(release) + 1 :]
-
-    @classmethod
-    def empty(cls) -> Manifest:
-        """Describe a store before its first publication."""
-        return cls()
 
     def folder_ids(self) -> set[str]:
         """Collect the IDs of the folders that the manifest names."""

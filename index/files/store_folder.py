@@ -116,7 +116,7 @@ class StoreFolder:
         try:
             return Manifest.loads(self.manifest_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return Manifest.empty()
+            return Manifest()
         except UnicodeDecodeError as error:
             raise ManifestError("manifest.json is not text; restore it from a backup") from error
         except OSError as error:

@@ -65,14 +65,9 @@ def row_key(segment_id: str, id: int) -> str:
     return f"{segment_id[:_ID_DIGITS]}:{id}"
 
 
-def id_of_key(key: str) -> int:
-    """Extract the vector ID from a row's primary key."""
-    return int(key.partition(":")[2])
-
-
-def hit_key(hit: Mapping[str, Any]) -> str:
-    """Read the primary key from a search result; servers before 2.4 call the field ``id``."""
-    return str(hit["key"] if "key" in hit else hit["id"])
+def row_id(row: Mapping[str, Any]) -> int:
+    """Read the vector ID from a row's primary key; in search results, servers before 2.4 call the field ``id``."""
+    return int(str(row["key"] if "key" in row else row["id"]).partition(":")[2])
 
 
 def format_ids(ids: Ids) -> str:
@@ -210,7 +205,7 @@ class MilvusPartitions:
         )
         return [
             (
-                np.array([id_of_key(hit_key(hit)) for hit in hits], np.int64),
+                np.array([row_id(hit) for hit in hits], np.int64),
                 np.array([hit["distance"] for hit in hits], np.float32),
             )
             for hits in found
@@ -221,7 +216,7 @@ class MilvusPartitions:
     ) -> tuple[Ids, Vectors]:
         """Read the IDs, ascending, and vectors of the rows that satisfy a filter."""
         found = self._query(collection, partition, expression, ["key", "vector"], consistency)
-        ids = np.array([id_of_key(row["key"]) for row in found], np.int64)
+        ids = np.array([row_id(row) for row in found], np.int64)
         vectors = np.array([as_numbers(row["vector"]) for row in found], np.float32).reshape(-1, dim)
         order = np.argsort(ids)
         return ids[order], vectors[order]

@@ -51,7 +51,7 @@ def stored_ids(task_id: str, ids: Ids) -> Ids:
 def read_manifest() -> Manifest:
     """Read the manifest, an empty one if there is no index yet; raise Unavailable."""
     if not settings().index_dir.exists():
-        return Manifest.empty()
+        return Manifest()
     with unavailable_if_failing("The index can't be read"):
         return ShardStore(settings().index_dir).manifest()
 
@@ -60,7 +60,7 @@ def published_manifest() -> tuple[Manifest, dict[str, str]]:
     """Read the index manifest, and the error if it is unreadable; a replaced file is read again."""
     folder = settings().index_dir
     if not folder.exists():
-        return Manifest.empty(), {}
+        return Manifest(), {}
     try:
         stat = (folder / "manifest.json").stat()
         signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -69,7 +69,7 @@ def published_manifest() -> tuple[Manifest, dict[str, str]]:
     try:
         return _read_version(folder, signature), {}
     except ShardStoreError as error:
-        return Manifest.empty(), {"index": str(error)}
+        return Manifest(), {"index": str(error)}
 
 
 @lru_cache(maxsize=4)

@@ -105,7 +105,7 @@ def test_killed_writer_loses_no_acknowledged_publication(tmp_path: Path) -> None
     root = tmp_path / "index"
     chance = random.Random(7)
     acknowledged = -1
-    seen = Manifest.empty()
+    seen = Manifest()
     for _ in range(6):
         writer = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(root)],

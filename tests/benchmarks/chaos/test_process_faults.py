@@ -52,7 +52,7 @@ def test_armed_point_ends_one_process_after_the_call(tmp_path: Path) -> None:
         "from index.files.store_folder import StoreFolder; "
         "from index.files.manifest_format import Manifest; "
         f"root = Path({str(tmp_path / 'index')!r}); root.mkdir(exist_ok=True); "
-        "StoreFolder(root).replace_manifest(Manifest.empty(), Manifest.empty()); print('done')"
+        "StoreFolder(root).replace_manifest(Manifest(), Manifest()); print('done')"
     )
     arm_kill_point(tmp_path, "manifest to be replaced")
     assert killed_process(tmp_path) is None

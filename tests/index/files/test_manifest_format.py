@@ -68,7 +68,7 @@ def test_any_changed_character_is_detected(manifest: Manifest, data: st.DataObje
 
 
 def _altered(**fields: Any) -> str:
-    return json.dumps({**json.loads(Manifest.empty().dumps()), **fields})
+    return json.dumps({**json.loads(Manifest().dumps()), **fields})
 
 
 def _checked(**fields: Any) -> str:
@@ -115,5 +115,5 @@ def test_manifest_rejects_files_outside_its_folders(release: ReleaseEntry) -> No
 
 
 def test_manifest_is_empty_before_first_publication(store: ShardStore) -> None:
-    assert store.manifest() == Manifest.empty()
+    assert store.manifest() == Manifest()
     assert not store.root.exists()  # reading creates nothing

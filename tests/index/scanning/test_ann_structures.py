@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,11 +69,14 @@ def large(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[ShardSto
     staged = store.stage()
     (staged / "release.json").write_text("{}")
     release = store.adopt_release(staged)
-    entry = store.write_shard(
-        task="t", release=release.id, fingerprint="f", ids=IDS, vectors=VIDEOS, queries=TEXTS
-    )
+    entry = _write(store, VIDEOS, release=release.id, ids=IDS)
     store.publish(release=release, shards=[entry])
     return store, entry
+
+
+def _write(store: ShardStore, vectors: np.ndarray, **fields: Any) -> SegmentEntry:
+    fields = {"release": "r", "queries": TEXTS, "ids": np.arange(len(vectors)), **fields}
+    return store.write_shard(task="t", fingerprint="f", vectors=vectors, **fields)
 
 
 def _shard(store: ShardStore, deleted: np.ndarray | None = None) -> FaissShard:
@@ -171,9 +175,7 @@ def test_ann_ties_are_ordered_by_id(kind: str, store: ShardStore) -> None:
     vectors = VIDEOS[:3000].copy()
     vectors[500:560] = vectors[77]
     store.policy = AnnPolicy(exact_rows=1000, kinds=(kind,), target=0.9)
-    entry = store.write_shard(
-        task="t", release="r", fingerprint="f", ids=np.arange(3000), vectors=vectors, queries=TEXTS
-    )
+    entry = _write(store, vectors)
     assert entry.structure is not None
     if kind != "hnsw":  # a graph of equal vectors may miss some of them
         assert entry.structure.kind == kind
@@ -189,16 +191,7 @@ def test_garbage_collection_keeps_segment_while_structure_is_built(store: ShardS
         (staged,) = store.folders()
         os.utime(staged, (0, 0))  # as if an hour passed until the next call
 
-    entry = store.write_shard(
-        task="t",
-        release="r",
-        fingerprint="f",
-        ids=np.arange(3000),
-        vectors=VIDEOS[:3000],
-        queries=TEXTS,
-        heartbeat=heartbeat,
-    )
-    assert entry.structure is not None
+    assert _write(store, VIDEOS[:3000], heartbeat=heartbeat).structure is not None
 
 
 def _exact(vectors: np.ndarray) -> ExactScan:
@@ -251,9 +244,7 @@ def test_gate_takes_first_passing_kind_and_lists_refused_ones() -> None:
 @pytest.mark.parametrize("queries", [None, TEXTS[:99]])
 def test_no_structure_without_enough_queries(store: ShardStore, queries: np.ndarray | None) -> None:
     store.policy = AnnPolicy(exact_rows=1000)
-    entry = store.write_shard(
-        task="t", release="r", fingerprint="f", ids=np.arange(2000), vectors=VIDEOS[:2000], queries=queries
-    )
+    entry = _write(store, VIDEOS[:2000], queries=queries)
     assert entry.structure is None
     assert sorted(entry.files) == ["ids.npy", "shard.json", "vectors.faiss"]
 
@@ -316,18 +307,9 @@ def test_compaction_measures_again_with_stored_queries(
     store = ShardStore(tmp_path / "index", policy=AnnPolicy(exact_rows=1000, kinds=(kind,)))
     release = adopt(store, "r")
 
-    def write(rows: slice, queries: np.ndarray | None) -> SegmentEntry:
-        return store.write_shard(
-            task="t",
-            release=release.id,
-            fingerprint="f",
-            ids=IDS[rows],
-            vectors=VIDEOS[rows],
-            queries=queries,
-        )
-
-    store.publish(release=release, shards=[write(slice(0, 4000), TEXTS)])
-    store.append(write(slice(4000, ROWS), later))
+    first = _write(store, VIDEOS[:4000], release=release.id, ids=IDS[:4000])
+    store.publish(release=release, shards=[first])
+    store.append(_write(store, VIDEOS[4000:], release=release.id, ids=IDS[4000:], queries=later))
     store.delete(IDS[:100].tolist())
     compacted = store.compact("t").shards["t"].structure
     assert compacted is not None
@@ -346,14 +328,6 @@ def test_heartbeat_runs_during_build_and_may_abort_it(kind: str, store: ShardSto
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        store.write_shard(
-            task="t",
-            release="r",
-            fingerprint="f",
-            ids=IDS,
-            vectors=VIDEOS,
-            queries=TEXTS,
-            heartbeat=heartbeat,
-        )
+        _write(store, VIDEOS, heartbeat=heartbeat)
     assert heard == [0, 1]
     assert store.folders() == []

@@ -46,5 +46,5 @@ def test_settings_precede_the_library_and_the_defaults(
         folder = StoreFolder(configured.index_dir).release_folder("r1")
         folder.mkdir(parents=True)
         (folder / "release.json").write_text(description)
-        monkeypatch.setattr(StoreFolder, "manifest", lambda self: replace(Manifest.empty(), release="r1"))
+        monkeypatch.setattr(StoreFolder, "manifest", lambda self: replace(Manifest(), release="r1"))
     assert (library_backbone(), default_method()) == (backbone, method)
