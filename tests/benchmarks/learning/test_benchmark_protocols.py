@@ -1,7 +1,8 @@
-"""Protocols: settings of the papers, video sources, manifests and cached frames."""
+"""Protocols: settings of the papers, sources of videos, folders with manifests, and cached frames."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Callable
@@ -13,7 +14,13 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.data.clip_folders import find_domains, read_clip_domains, read_manifest, read_task
+from benchmarks.data.clip_folders import (
+    find_domains,
+    read_clip_domains,
+    read_manifest,
+    read_task,
+    select_held_out,
+)
 from benchmarks.data.frame_sources import FileFrames
 from benchmarks.data.source_tasks import SourceTask, prepare_source_tasks
 from benchmarks.errors import ProtocolError
@@ -64,24 +71,22 @@ def test_protocol_contains_valid_settings_for_its_methods(name: str) -> None:
     assert set(protocol.recipes) <= set(METHODS)
 
 
-@pytest.mark.parametrize(("name", "frames", "batch"), [("msrvtt", 12, 8), ("actnet", 24, 16)])
-def test_ctvr_recipe_equals_that_of_the_paper(name: str, frames: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "frames", "expected"),
+    [
+        ("msrvtt", 12, {"batch_size": 8, "learning_rate": 4e-6, "ffa_layers": 10, "experts": 10}),
+        ("actnet", 24, {"batch_size": 16, "learning_rate": 6e-6, "ffa_layers": 12, "experts": 5}),
+    ],
+)
+def test_ctvr_recipe_equals_that_of_the_paper(name: str, frames: int, expected: dict[str, Any]) -> None:
     """Section 4.4 of ctvr-ffa-tame."""
+    expected |= {"epochs": 20, "schedule": "cosine", "cross_task": 0.6}
     for tasks in (10, 20):
         protocol = load_protocol(f"ctvr-{name}-{tasks}")
         assert (protocol.frames, protocol.prior, protocol.seeds) == (frames, 0, 3)
         assert protocol.backbone == "open_clip:ViT-B-32/openai"
         settings = protocol.complete(parse_variant("ffa_tame")).settings
         config = configure("ffa_tame", protocol.backbone, settings).model_dump()
-        expected = {
-            "epochs": 20,
-            "batch_size": batch,
-            "schedule": "cosine",
-            "cross_task": 0.6,
-            "learning_rate": {"msrvtt": 4e-6, "actnet": 6e-6}[name],
-            "ffa_layers": {"msrvtt": 10, "actnet": 12}[name],
-            "experts": {"msrvtt": 10, "actnet": 5}[name],
-        }
         assert {key: config[key] for key in expected} == expected
 
 
@@ -98,31 +103,18 @@ def test_invalid_protocol_raises_with_the_field(
 ) -> None:
     with pytest.raises(ProtocolError, match=message):
         load_protocol(write(**fields))
-
-
-def test_unknown_protocol_raises_with_the_known_names(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"no protocol 'vatex'.*ctvr-msrvtt-20"):
         load_protocol("vatex")
-    (tmp_path / "list.yaml").write_text("- a\n")
-    with pytest.raises(ProtocolError, match="not a mapping"):
-        load_protocol(str(tmp_path / "list.yaml"))
 
 
 # --- method variants ---
 
 
-def test_variant_label_contains_its_settings() -> None:
-    entry = parse_variant("finetune@learning_rate=1e-4@schedule=step@prior=0")
-    assert entry.label == "finetune@learning_rate=1e-4@schedule=step@prior=0"
-    assert entry.settings == {"learning_rate": 1e-4, "schedule": "step"}
-    assert (entry.method, entry.prior) == ("finetune", 0)
-
-
 def test_specific_settings_override_general_ones(write: Callable[..., str]) -> None:
     protocol = load_protocol(write(recipes={"finetune": {"batch_size": 2, "warmup": 0.1}}))
-    tuned = protocol.complete(parse_variant("finetune@warmup=0.5"))
-    assert tuned.settings == {"epochs": 1, "batch_size": 2, "warmup": 0.5}
-    assert (tuned.label, tuned.prior) == ("finetune@warmup=0.5", 0)
+    tuned = protocol.complete(parse_variant("finetune@warmup=0.5@schedule=step"))
+    assert tuned.settings == {"epochs": 1, "batch_size": 2, "warmup": 0.5, "schedule": "step"}
+    assert (tuned.label, tuned.prior) == ("finetune@warmup=0.5@schedule=step", 0)
     plain = protocol.complete(parse_variant("zero_shot@prior=0.5"))
     assert (plain.settings, plain.prior) == ({"epochs": 1, "batch_size": 4}, 0.5)
 
@@ -352,3 +344,41 @@ def test_tasks_without_training_or_test_videos_raise_before_decoding(tmp_path: P
         _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": split}, {"uri": "2.mp4"}])
         with pytest.raises(ProtocolError, match=message):
             prepare_source_tasks([_read(tmp_path / "a")], SPEC, tmp_path / "frames")
+
+
+def write_domain(folder: Path, rows: list[dict[str, object]]) -> None:
+    folder.mkdir(parents=True)
+    for row in rows:
+        (folder / str(row["uri"])).write_bytes(b"")
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_fifth_of_the_clips_is_held_out_by_hash() -> None:
+    uris = [f"{number}.mp4" for number in range(23)]
+    held_out = select_held_out(uris)
+    assert len(held_out) == 4
+    assert held_out == set(sorted(uris, key=lambda uri: hashlib.sha1(uri.encode()).hexdigest())[:4])
+    assert len(select_held_out(uris[:5])) == 2
+
+
+def test_given_splits_are_kept(tmp_path: Path) -> None:
+    rows = [
+        {"uri": f"{n}.mp4", "captions": ["a b"], "split": "test" if n == 3 else "train"} for n in range(9)
+    ]
+    write_domain(tmp_path / "one", rows)
+    write_domain(tmp_path / "two", [{key: row[key] for key in ("uri", "captions")} for row in rows])
+    one, two = read_clip_domains(tmp_path)
+    assert [video.id for video in one.videos if video.split == "test"] == ["3.mp4"]
+    assert {v.id for v in two.videos if v.split == "test"} == select_held_out([str(r["uri"]) for r in rows])
+    assert {video.split for video in two.videos} == {"train", "test"}
+
+
+def test_errors_name_the_manifest(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match=r"no subfolder of .* has a manifest.jsonl or manifest.csv"):
+        read_clip_domains(tmp_path)
+    write_domain(tmp_path / "one", [{"uri": "a.mp4", "captions": ["a"], "split": "train"}])
+    with pytest.raises(ProtocolError, match=r"one/manifest.jsonl has no test clip with a caption"):
+        read_clip_domains(tmp_path)
+    write_domain(tmp_path / "a-small", [{"uri": f"{n}.mp4", "captions": ["a"]} for n in range(2)])
+    with pytest.raises(ProtocolError, match=r"a-small/manifest.jsonl has no training clip with a caption"):
+        read_clip_domains(tmp_path)

@@ -1,4 +1,4 @@
-"""ER, DER, LUMP and Co2L: the memory of past pairs, and each loss against loops."""
+"""ER, CTP + ER, DER, iCaRL, LUCIR, LUMP and Co2L: the memory of past pairs, and each loss against loops."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.rivals.co2l import asymmetric_loss, relation_loss
-from benchmarks.rivals.replay_memory import MemoryRows, ReplayMemory
+from benchmarks.rivals.replay_memory import MemoryRows, ReplayMemory, herding_order, pair_features
+from benchmarks.rivals.replay_methods import margin_ranking_loss
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.benchmarks.rivals.test_distillation_methods import slow_distillation_loss
 from tests.trainer.methods.method_driver import (
-    FRAMES,
-    SIDE,
     begin_second_task,
     create_method,
+    learn_steps,
     random_frames,
+    random_unit_vectors,
     replay_method,
+    scale_projections,
     write_task,
 )
 from trainer.methods.base import in_task_loss
@@ -113,21 +117,6 @@ def captioned_task(folder: Path, name: str, *, videos: int = 5, captions: int = 
     return write_task(
         folder, name, [[f"{name} {number} caption {c}" for c in range(captions)] for number in range(videos)]
     )
-
-
-@pytest.mark.parametrize("name", ["der", "er"])
-def test_release_grows_up_to_the_capacity(name: str, backbone: Backbone, tmp_path: Path) -> None:
-    release = None
-    for task, kept in zip("abcd", (4, 6, 6, 6), strict=True):
-        method = replay_method(name, backbone, release, epochs=1)
-        learn_task(method, captioned_task(tmp_path, task, videos=2))
-        release = method.release()
-        added = {n: t for n, t in release.tensors.items() if not n.startswith("clip.")}
-        assert added.pop("memory.seen").ndim == 0
-        columns = {"frames", "ids", "tasks"} | ({"queries", "videos"} if name == "der" else set())
-        assert set(added) == {f"memory.{column}" for column in columns}
-        assert {len(tensor) for tensor in added.values()} == {kept}
-        assert added["memory.frames"].shape[1:] == (FRAMES, SIDE, SIDE, 3)
 
 
 def test_ring_stores_one_caption_per_video_before_a_second(backbone: Backbone, tmp_path: Path) -> None:
@@ -252,23 +241,6 @@ def test_co2l_loss_is_the_sum_of_both_terms_on_two_views(backbone: Backbone) -> 
     torch.testing.assert_close(method.loss(frames, TEXTS, None), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_teacher_of_co2l_is_the_model_before_the_task(backbone: Backbone, tmp_path: Path) -> None:
-    method = replay_method("co2l", backbone, epochs=1, learning_rate=1e-3)
-    method.begin_task("one", "one")
-    assert method.previous_model is None, "the first task has no teacher"
-    method.end_task()
-    learn_task(method, captioned_task(tmp_path, "one"))
-    release = method.release()
-    resumed = replay_method("co2l", backbone, release, epochs=1)
-    resumed.begin_task("two", "two")
-    teacher = resumed.previous_model
-    assert all(np.array_equal(tensor, release.tensors[name]) for name, tensor in teacher.tensors().items())
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
-    assert not any("previous" in name for name in resumed.state_dict())
-    resumed.end_task()
-    assert resumed.previous_model is None
-
-
 def test_lump_mixes_pixels_and_query_vectors_with_one_share(backbone: Backbone) -> None:
     method = replay_method("lump", backbone, logit_scale=20.0)
     begin_second_task(method)
@@ -289,3 +261,148 @@ def test_lump_mixes_pixels_and_query_vectors_with_one_share(backbone: Backbone) 
         mixed.append(share * frames[i].float() + (1 - share) * past["frames"][j].float())
     videos = encode_frames(method.model, torch.stack(mixed))[0]
     torch.testing.assert_close(loss, in_task_loss(torch.stack(queries), videos, 20.0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("masked_language", [False, True])
+def test_loss_of_ctp_er_is_equation_10_over_the_union(backbone: Backbone, masked_language: bool) -> None:
+    replay = replay_method("ctp_er", backbone, fill="reservoir", masked_language=masked_language)
+    plain = create_method("ctp", backbone, masked_language=masked_language)
+    for method in (replay, plain):
+        torch.manual_seed(1)
+        learn_steps(method, "one", range(1))
+        method.begin_task("two", "two")
+        scale_projections(method.model, seed=8)
+    frames = random_frames(1, 3)
+    with torch.no_grad():
+        torch.manual_seed(2)
+        loss = float(replay.loss(frames, TEXTS, None))
+        torch.manual_seed(2)
+        past = replay.memory.sample(3, before=1)
+        ids = torch.cat([replay.tokenize(TEXTS), past["ids"]])
+        expected = float(plain.pair_loss(torch.cat([frames, past["frames"]]), ids[:, : ids.any(dim=0).sum()]))
+    assert len(ids) == 6
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def random_features(count: int, dim: int = 6) -> Tensor:
+    return F.normalize(torch.rand(count, dim) + 0.2 * torch.randn(count, dim), dim=-1)
+
+
+def slow_herding(features: Tensor, count: int) -> list[int]:
+    """iCaRL's algorithm 4, with plain lists."""
+    rows = features.tolist()
+    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    order: list[int] = []
+    for k in range(1, count + 1):
+
+        def distance(candidate: int, k: int = k) -> float:
+            chosen = [rows[i] for i in (*order, candidate)]
+            running = [sum(column) / k for column in zip(*chosen, strict=True)]
+            return sum((m - r) ** 2 for m, r in zip(mean, running, strict=True))
+
+        order.append(min((i for i in range(len(rows)) if i not in order), key=distance))
+    return order
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_herding_equals_a_slow_loop(seed: int) -> None:
+    torch.manual_seed(seed)
+    features = random_features(17)
+    assert herding_order(features, 9) == slow_herding(features, 9)
+
+
+def test_product_of_pair_features_is_the_mean_cosine_of_both_modalities() -> None:
+    torch.manual_seed(9)
+    queries, videos = random_features(5), random_features(5)
+    features = pair_features(queries, videos)
+    torch.testing.assert_close(features.norm(dim=-1), torch.ones(5))
+    torch.testing.assert_close(features @ features.T, (queries @ queries.T + videos @ videos.T) / 2)
+
+
+def test_loss_is_contrast_and_distillation_over_the_union(backbone: Backbone) -> None:
+    method = replay_method("icarl", backbone, logit_scale=20.0, distillation=0.5)
+    old_frames, old_texts = begin_second_task(method)
+    scale_projections(method.model, seed=8)
+    frames = torch.cat([random_frames(1, 3), old_frames])
+    with torch.no_grad():
+        queries, videos = method.embed(frames, TEXTS + old_texts)
+        past_queries, past_videos = method.embed(frames, TEXTS + old_texts, method.previous_model)
+        loss = float(method.loss(frames[:3], TEXTS, None))
+    now, before = 20 * queries @ videos.T, 20 * past_queries @ past_videos.T
+    distilled = (slow_distillation_loss(now, before, 1.0) + slow_distillation_loss(now.T, before.T, 1.0)) / 2
+    contrast = float(in_task_loss(queries, videos, 20.0))
+    assert loss == pytest.approx(contrast + 0.5 * distilled, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["er", "icarl"])
+def test_memory_holds_the_herded_pairs_of_each_task_in_order(
+    name: str, backbone: Backbone, tmp_path: Path
+) -> None:
+    method = replay_method(name, backbone, fill="herding", epochs=1, learning_rate=1e-3)
+    first, second = (write_task(tmp_path, task, [[f"{task} {n}"] for n in range(9)]) for task in ("a", "b"))
+    learn_task(method, first)
+    frames = torch.from_numpy(np.stack([np.load(clip.frames_path) for clip in first.clips]))
+    with torch.no_grad():
+        features = torch.cat(method.embed(frames, [clip.captions[0] for clip in first.clips]), dim=-1)
+    expected = frames[slow_herding(features, 6)]
+    assert torch.equal(method.memory.rows()["frames"], expected)
+    learn_task(method, second)
+    assert torch.equal(method.memory.rows()["frames"][:3], expected[:3]), "algorithm 5 removes the last ones"
+    assert method.memory.rows()["tasks"].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def cosine(left: Tensor, right: Tensor) -> float:
+    return sum(a * b for a, b in zip(left.tolist(), right.tolist(), strict=True))
+
+
+def slow_ranking(anchors: Tensor, targets: Tensor, current: int, margin: float, hardest: int) -> float:
+    """Return the margin ranking loss of past anchors, by sorted lists."""
+    total = 0.0
+    for i in range(current, len(anchors)):
+        own = cosine(anchors[i], targets[i])
+        others = sorted((cosine(anchors[i], targets[j]) for j in range(current)), reverse=True)[:hardest]
+        total += sum(max(margin - own + other, 0.0) for other in others)
+    return total / (len(anchors) - current)
+
+
+@pytest.mark.parametrize(("current", "hardest", "margin"), [(4, 2, 0.5), (3, 1, 0.1), (2, 5, 1.5)])
+def test_margin_ranking_loss_equals_a_slow_loop(current: int, hardest: int, margin: float) -> None:
+    torch.manual_seed(current)
+    queries, videos = random_unit_vectors(7), random_unit_vectors(7)
+    expected = slow_ranking(queries, videos, current, margin, hardest)
+    expected += slow_ranking(videos, queries, current, margin, hardest)
+    found = margin_ranking_loss(queries, videos, current, margin, hardest)
+    assert float(found) == pytest.approx(expected / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("past_tasks", [1, 2])
+def test_loss_is_the_sum_of_three_terms(backbone: Backbone, past_tasks: int) -> None:
+    settings = {"less_forget": 3.0, "ranking": 0.7, "margin": 0.4, "hard_negatives": 2}
+    method = replay_method("lucir", backbone, logit_scale=20.0, **settings)
+    _, old_texts = begin_second_task(method)
+    if past_tasks == 2:
+        method.end_task()
+        rows = {name: values.clone() for name, values in method.memory.rows().items()}
+        method.memory.add_to_ring({name: r + 1 if name == "tasks" else r for name, r in rows.items()})
+        method.record_task("two", "two", old_texts)
+        method.begin_task("three", "three")
+    scale_projections(method.model, seed=8)
+    frames = random_frames(1, 3)
+    with torch.no_grad():
+        torch.manual_seed(4)
+        past = method.memory.sample(3, before=past_tasks)
+        torch.manual_seed(4)
+        loss = float(method.loss(frames, TEXTS, None))
+        ids = torch.cat([method.tokenize(TEXTS), past["ids"]])
+        joined = torch.cat([frames, past["frames"]])
+        queries, videos = method.encode(joined, ids)
+        old_queries, old_videos = method.encode(joined, ids, method.previous_model)
+    assert len(past["ids"]) == (2 if past_tasks == 1 else 3)
+    count = len(ids)
+    forgotten = sum(
+        2 - cosine(queries[i], old_queries[i]) - cosine(videos[i], old_videos[i]) for i in range(count)
+    )
+    ranking = slow_ranking(queries, videos, 3, 0.4, 2) + slow_ranking(videos, queries, 3, 0.4, 2)
+    expected = float(in_task_loss(queries, videos, 20.0))
+    expected += 3.0 * math.sqrt(past_tasks) * forgotten / (2 * count) + 0.7 * ranking / 2
+    assert loss == pytest.approx(expected, rel=1e-4)

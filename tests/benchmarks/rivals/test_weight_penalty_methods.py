@@ -1,4 +1,4 @@
-"""EWC, MAS, SI and RWalk: each importance against loops, the shared penalty, and the drift over two tasks."""
+"""EWC, AFEC, MAS, SI and RWalk: each importance against loops, the penalties, and the drift over two tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from benchmarks.rivals.path_integrals import Rwalk, RwalkConfig, Si, SiConfig
 from benchmarks.rivals.weight_penalties import Ewc
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
-from tests.trainer.methods.method_driver import TEXTS, create_method, random_frames, weights, write_task
+from tests.trainer.methods.method_driver import (
+    TEXTS,
+    create_method,
+    learn_steps,
+    random_frames,
+    run_steps,
+    weights,
+    write_task,
+)
 from trainer.methods.base import in_task_loss
 from trainer.methods.shared.weight_penalty import WeightPenaltyMethod, mean_gradients
 from trainer.task_data import Clip, Pair, TaskData, load_frames
@@ -51,33 +59,20 @@ class RandomImportance(WeightPenaltyMethod):
         return {name: torch.rand_like(weight) for name, weight in self.penalized_parameters().items()}
 
 
-class TextTowerImportance(RandomImportance):
-    def is_penalized(self, name: str) -> bool:
-        return not name.startswith("clip.visual.")
-
-
-def second_task_method(kind: type[RandomImportance], backbone: Backbone, penalty: float) -> RandomImportance:
-    method = kind(backbone, kind.config_class(penalty=penalty))
+def test_penalty_loss_equals_a_slow_loop(backbone: Backbone) -> None:
+    method = RandomImportance(backbone, RandomImportance.config_class(penalty=3.0))
     method.begin_task("one", "one")
     method.end_task()
     method.begin_task("two", "two")
-    return method
-
-
-def test_penalty_loss_equals_a_slow_loop(backbone: Backbone) -> None:
-    method = second_task_method(RandomImportance, backbone, penalty=3.0)
     with torch.no_grad():
         for weight in method.penalized_parameters().values():
             weight += 0.01 * torch.randn_like(weight)
     expected = 0.0
-    for name, weight in method.model.named_parameters():
-        if name == "clip.logit_scale":
-            assert name not in method.importance
-            continue
-        path_integral = method.importance[name].double().numpy()
-        moved = weight.detach().double().numpy() - method.anchor[name].double().numpy()
-        expected += 3.0 / 2 * float((path_integral * moved**2).sum())
+    for name, weight in method.penalized_parameters().items():
+        moved = weight.detach().double() - method.anchor[name].double()
+        expected += 3.0 / 2 * float((method.importance[name].double() * moved**2).sum())
     assert expected > 1
+    assert "clip.logit_scale" not in method.importance
     assert method.penalty_loss().item() == pytest.approx(expected, rel=1e-4)
     plain = method.task_loss(random_frames(1), TEXTS, None)
     assert method.loss(random_frames(1), TEXTS, None).item() == pytest.approx(
@@ -85,28 +80,8 @@ def test_penalty_loss_equals_a_slow_loop(backbone: Backbone) -> None:
     )
     method.penalty_loss().backward()
     gradient = method.penalized_parameters()[BIAS].grad
-    found = (
-        3.0 * method.importance[BIAS] * (method.penalized_parameters()[BIAS].detach() - method.anchor[BIAS])
-    )
-    torch.testing.assert_close(gradient, found)
-
-
-def test_penalty_can_be_limited_to_one_tower(backbone: Backbone) -> None:
-    both, text = (
-        second_task_method(RandomImportance, backbone, penalty=1.0),
-        second_task_method(TextTowerImportance, backbone, penalty=1.0),
-    )
-    assert {n for n in both.importance if not n.startswith("clip.visual.")} == set(text.importance)
-    assert set(text.anchor) == set(text.importance)
-    with torch.no_grad():
-        text.model.clip.visual.proj += 1
-    assert text.penalty_loss().item() == 0
-    with torch.no_grad():
-        text.model.clip.text_projection += 1
-    assert text.penalty_loss().item() > 0
-    assert all(
-        weight.requires_grad for weight in (text.model.clip.visual.proj, text.model.clip.text_projection)
-    )
+    moved_bias = method.penalized_parameters()[BIAS].detach() - method.anchor[BIAS]
+    torch.testing.assert_close(gradient, 3.0 * method.importance[BIAS] * moved_bias)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -281,3 +256,63 @@ def test_importance_of_rwalk_equals_a_slow_loop_over_two_tasks(backbone: Backbon
             importance, fisher / fisher.max() + score / score.max(), rtol=1e-2, atol=1e-3
         )
         assert importance.max() <= 2
+
+
+BIAS = "clip.visual.ln_post.bias"  # a small weight on which every video depends
+
+
+def afec_in_second_task(backbone: Backbone, folder: Path, **settings: Any) -> tuple[Any, Any]:
+    """Return AFEC at the start of its second task, and the data of this task."""
+    first, second = (
+        write_task(folder, name, [[f"{text} {name}"] for text in TEXTS]) for name in ("one", "two")
+    )
+    method = create_method("afec", backbone, epochs=1, batch_size=4, fisher_batch=2, **settings)
+    learn_task(method, first)
+    method.begin_task("two", "two")
+    return method, second
+
+
+def test_first_task_is_that_of_ewc(backbone: Backbone) -> None:
+    afec, ewc = (create_method(name, backbone) for name in ("afec", "ewc"))
+    for method in (afec, ewc):
+        learn_steps(method, "one", range(3))
+    assert afec.fingerprint() == ewc.fingerprint()
+    assert afec.expanded is None
+    assert not any(name.startswith("expanded.") for name in afec.release().tensors)
+
+
+def test_loss_equals_equation_10_by_a_slow_loop(backbone: Backbone, tmp_path: Path) -> None:
+    method, task = afec_in_second_task(backbone, tmp_path, penalty=3e2, expansion_penalty=20.0)
+    run_steps(method, range(3))
+    assert method.convergence_loss().item() == 0, "the first epoch has no second penalty"
+    method.begin_epoch(1, task.pairs)
+    anchor = weights(method.expanded)
+    # F_e, by one backward pass per small batch.
+    fisher = {name: torch.zeros_like(weight).double() for name, weight in anchor.items()}
+    batches = list(method.small_batches(task.pairs, 2))
+    for frames, texts in batches:
+        method.expanded.zero_grad()
+        in_task_loss(*method.embed(frames, texts, method.expanded), method.config.logit_scale).backward()
+        for name, weight in method.expanded.named_parameters():
+            if weight.grad is not None:
+                fisher[name] += weight.grad.double() ** 2 / len(batches)
+    assert fisher[BIAS].max() > 1e-6
+    torch.testing.assert_close(method.expanded_fisher[BIAS].double(), fisher[BIAS], rtol=1e-3, atol=1e-9)
+    run_steps(method, range(3, 5))  # θ and θ_e move on; the penalty keeps the θ_e of the end of the epoch
+    assert not torch.equal(weights(method.expanded)[BIAS], anchor[BIAS])
+    old = new = 0.0
+    for name, weight in weights(method.model).items():
+        moved = weight.double()
+        new += float((fisher[name] * (moved - anchor[name].double()) ** 2).sum())
+        if name in method.importance:
+            distance = (moved - method.anchor[name].double()) ** 2
+            old += float((method.importance[name].double() * distance).sum())
+    frames = random_frames(9)
+    task_loss, expansion = (
+        in_task_loss(*method.embed(frames, TEXTS, model), method.config.logit_scale).item()
+        for model in (method.model, method.expanded)
+    )
+    assert min(old, new) > 1e-6
+    assert method.convergence_loss().item() == pytest.approx(20.0 / 2 * new, rel=1e-3)
+    expected = task_loss + 3e2 / 2 * old + 20.0 / 2 * new + expansion
+    assert method.loss(frames, TEXTS, None).item() == pytest.approx(expected, rel=1e-4)

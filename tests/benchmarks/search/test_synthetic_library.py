@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from benchmarks.search.search_timing import measure_recall, start_engine
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
-from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.compiled_towers import BertEngine
 from service.core.settings import Settings
-from service.search.text_search import executor
-from service.search.text_search.planner import SHARED_ENCODING
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +50,3 @@ def test_queries_find_their_targets(libraries: list[SyntheticLibrary]) -> None:
     assert [shard.count for shard in shards] == [15] * 3
     assert len({part.release for shard in shards for part in shard.segments}) == 3
     assert measure_recall(engine, three.queries, "all") > 0.6
-
-
-@pytest.mark.slow
-def test_searches_encode_each_text_once(
-    libraries: list[SyntheticLibrary], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = start_engine(libraries[1])
-    one_task_per_round = replace(SHARED_ENCODING, max_first_round=1, growth=1)
-    monkeypatch.setattr(executor, "SHARED_ENCODING", one_task_per_round)
-    passes: list[int] = []
-    encode = BertEngine.__call__
-
-    def count(engine: BertEngine, ids: npt.NDArray[np.int64], threads: int = 1) -> npt.NDArray[np.float32]:
-        passes.append(len(ids))
-        return encode(engine, ids, threads)
-
-    monkeypatch.setattr(BertEngine, "__call__", count)
-    assert sum(route.searched for route in engine.search("a man", 20, routes="all").routing) == 3
-    assert passes == [1]
-    texts = ["two dogs", "a man", "a red car", "two dogs"]
-    engine.search_many([SearchQuery(q=text, k=20, routes="all") for text in texts])
-    assert passes == [1, 1, 1]
