@@ -210,8 +210,6 @@ class ReplayMethod(Finetune):
         if self.config.fill != "reservoir" and pairs:
             self._fill_ring(pairs)
 
-    # -- helpers of subclasses --------------------------------------------------------------------------
-
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         """Compute token IDs ``[n, L]``, padded to one length for all texts, so that they can be stored and joined."""
         ids = self.model.tokenize(texts)
@@ -255,8 +253,6 @@ class ReplayMethod(Finetune):
             return frames, ids
         return torch.cat([frames, past["frames"]]), torch.cat([ids.to(frames.device), past["ids"]])
 
-    # -- training ---------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Tensor]:
         memory = {_PREFIX + name: tensor for name, tensor in self.memory.tensors().items()}
         return super().state_dict() | memory
@@ -265,8 +261,6 @@ class ReplayMethod(Finetune):
         memory = {name: t for name, t in tensors.items() if name.startswith(_PREFIX)}
         super().load_state_dict({name: t for name, t in tensors.items() if name not in memory})
         self.memory.load_tensors({name.removeprefix(_PREFIX): t for name, t in memory.items()})
-
-    # -- internal ---------------------------------------------------------------------------------------
 
     def _text_length(self) -> int:
         return int(self.model.text.positional_embedding.shape[0])

@@ -10,7 +10,6 @@ domain contains videos that resemble the target.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import structlog
 import torch
-from sqlalchemy import text
+from sqlalchemy import func, insert, select
 
 from index.shard_store import ShardStore
 from models.adapters.analytic_maps import (
@@ -43,7 +42,7 @@ from models.routing.caption_evidence import CaptionScatter
 from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.tables import Task
+from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from trainer.methods.analytic import AnalyticConfig, build_query_map
 from trainer.methods.shared.closed_form import build_lexicon
@@ -225,35 +224,17 @@ def _insert_catalog_rows(task: ReleaseTask, first_id: int, captions: Sequence[st
     """Insert a task in state ``ready``, and a video for each caption, "" for none, into the catalog."""
     now = datetime.now(UTC)
     with session_scope(write=True) as session:
-        place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
-        session.add(
-            Task(
-                id=task.task_id,
-                name=task.name,
-                position=place,
-                method="analytic",
-                state="ready",
-                learned_order=place,
-                created_at=now,
-            )
-        )
+        place = 1 + (session.scalar(select(func.max(Task.position))) or 0)
+        fields = {"position": place, "learned_order": place, "method": "analytic", "state": "ready"}
+        session.add(Task(id=task.task_id, name=task.name, created_at=now, **fields))
         session.flush()
         # Creating a million ORM objects would take longer than the whole benchmark.
+        common = {"task_id": task.task_id, "added_at": now, "status": "accepted"}
+        texts = (([caption] if caption else []) for caption in captions)
         session.execute(
-            text(
-                "INSERT INTO videos "
-                "(vector_id, id, task_id, uri, captions, metadata, added_at, status, is_rejection_final) "
-                "VALUES (:number, :id, :task, :uri, :captions, '{}', :now, 'accepted', FALSE)"
-            ),
+            insert(Video),
             [
-                {
-                    "number": number,
-                    "id": f"v{number}",
-                    "task": task.task_id,
-                    "uri": f"{number}.mp4",
-                    "captions": json.dumps([caption] if caption else []),
-                    "now": now,
-                }
-                for number, caption in enumerate(captions, first_id)
+                {"vector_id": number, "id": f"v{number}", "uri": f"{number}.mp4", "captions": text, **common}
+                for number, text in enumerate(texts, first_id)
             ],
         )

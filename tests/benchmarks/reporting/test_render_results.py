@@ -116,7 +116,7 @@ def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.M
     ]
 
 
-NAMES = ("retyped", "searches-13-domains", "uncaptioned")
+PUBLISHED = ("retyped", "searches-13-domains", "uncaptioned")
 
 
 def _report(*figures: tuple[str, str, str, float]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _report(*figures: tuple[str, str, str, float]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_files_have_the_published_form(name: str) -> None:
     assert format_file(load(name)) == (RESULTS / f"{name}.json").read_text(encoding="utf-8")
 
