@@ -151,9 +151,7 @@ class PostgresServer:
 
     def _control(self, *arguments: str) -> None:
         pgserver = import_module("pgserver")  # its control program is generated at import time
-        pgserver.pg_ctl(
-            list(arguments), pgdata=self._folder, user=self._server.system_user, timeout=_PG_SECONDS
-        )
+        pgserver.pg_ctl([*arguments], pgdata=self._folder, user=self._server.system_user, timeout=_PG_SECONDS)
 
     def _pid(self) -> int | None:
         try:

@@ -42,7 +42,7 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
         parts.append(
             "**Settings of the rivals**, selected on the training clips\n\n"
             + markdown_table(
-                ["rival", "settings"], [[part[0].label, part[0].settings] for part in _grouped(rivals)]
+                ["rival", "settings"], [[run.label, run.settings] for run, *_ in _grouped(rivals)]
             )
         )
     parts.append("**Routing, forgetting and costs**\n\n" + _cost_table([*methods, *rivals]))
@@ -160,7 +160,7 @@ def caption_table(points: Sequence[CurvePoint]) -> str:
 
 
 def write_caption_report(
-    folder: Path, points: Sequence[CurvePoint], command: str, method: str, backbone: str
+    folder: Path, points: list[CurvePoint], command: str, method: str, backbone: str
 ) -> str:
     """Write ``table.md`` and ``results.json``, and return the table."""
     table = caption_table(points)

@@ -109,7 +109,7 @@ def main() -> None:
             content = {**report, "seconds": seconds, "checks": [asdict(one) for one in results]}
             options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     counts = {
-        outcome: sum(one.outcome == outcome for one in results) for outcome in ("passed", "failed", "skipped")
+        outcome: sum(outcome == one.outcome for one in results) for outcome in ("passed", "failed", "skipped")
     }
     summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     sys.stdout.write(f"{summary} in {time.monotonic() - began:.0f} s; report in {options.out}\n")

@@ -48,9 +48,7 @@ def check_out_of_memory(plan: GpuPlan) -> Figures:
     failed = commands.get_task(undivided)
     figures |= {"error": failed.error, "hint": failed.error_hint}
     if failed.state != "failed" or "memory" not in str(failed.error).lower() or not failed.error_hint:
-        raise CheckFailed(
-            f"the task of the undivided batch is {failed.state}, without an error about memory", figures
-        )
+        raise CheckFailed(f"the undivided batch is {failed.state}, without an error about memory", figures)
     learning_job.run_learning_job(divided)
     learned = commands.get_task(divided)
     figures["peak_memory_gib"] = round((learned.progress.peak_memory or 0) / _GIB, 2)

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -114,9 +114,7 @@ def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
     }
 
 
-def _probe_batch(
-    name: str, files: Sequence[tuple[str, bytes]], outcomes: dict[str, Counter[str]]
-) -> list[str]:
+def _probe_batch(name: str, files: list[tuple[str, bytes]], outcomes: dict[str, Counter[str]]) -> list[str]:
     """Probe files as one task, and count the outcomes; returns violations."""
     folder = settings().media_root / name
     folder.mkdir(parents=True)

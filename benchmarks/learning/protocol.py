@@ -124,11 +124,9 @@ class _Category:
         yield from (("test", row) for row in self.test)
 
 
-def _clip(
-    row: list, split: Split, path: Path, captions_by_video: Mapping[str, tuple[str, ...]]
-) -> SourceVideo:
+def _clip(row: list, split: Split, path: Path, captions_of: Mapping[str, tuple[str, ...]]) -> SourceVideo:
     identifier, *more = row
-    captions = tuple(more[:1]) or captions_by_video.get(identifier, ())
+    captions = tuple(more[:1]) or captions_of.get(identifier, ())
     if not captions:
         raise ProtocolError(
             f"the file of training captions has none for {identifier}; download the complete file"
@@ -169,9 +167,7 @@ def select_variants(names: Sequence[str]) -> list[MethodVariant]:
     selected = [parse_variant(name) for name in names]
     for index, variant in enumerate(selected):
         if variant.method not in METHODS:
-            raise ProtocolError(
-                f"unknown method {variant.method!r}: choose one of {', '.join(sorted(METHODS))}"
-            )
+            raise ProtocolError(f"unknown method {variant.method!r}: choose one of {', '.join(METHODS)}")
         if any(variant.label == other.label for other in selected[:index]):
             raise ProtocolError(f"two method variants have the label {variant.label!r}; omit one of them")
     return selected

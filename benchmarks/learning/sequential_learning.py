@@ -150,9 +150,7 @@ class SequentialLearner:
     ) -> list[float]:
         """Train the next task, starting from the newest release, and return the mean loss of each epoch."""
         method = self.start_task()
-        memory = StoredVectors(
-            [(self.shards[earlier.task_id], vector_ids(earlier.train)) for earlier in self.tasks]
-        )
+        memory = StoredVectors([(self.shards[task.task_id], vector_ids(task.train)) for task in self.tasks])
         losses = learn_task(method, task, memory, report=report)
         self._complete(method, [task])
         return losses

@@ -138,9 +138,7 @@ def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Qu
             right = frozenset(video for video, content in contents.items() if needed <= content)
             stored = [video for video in videos if needed <= stored_contents[video.id]]
             domains = {video.domain for video in stored}
-            queries.append(
-                Query(kind, text, right, len(stored), stored[0].domain if len(domains) == 1 else None)
-            )
+            queries.append(Query(kind, text, right, len(stored), min(domains) if len(domains) == 1 else None))
     return queries
 
 

@@ -160,10 +160,8 @@ class SentenceMethod(DistillationMethod):
     config: SentenceConfig
 
     @abstractmethod
-    def sentence_loss(
-        self, videos: Tensor, sentences: Tensor, old_videos: Tensor, old_sentences: Tensor
-    ) -> Tensor:
-        """Compute the loss from vectors by the trained model, then by the teacher: ``[B, dim]`` and ``[n, dim]``."""
+    def sentence_loss(self, videos: Tensor, texts: Tensor, old_videos: Tensor, old_texts: Tensor) -> Tensor:
+        """Compute the loss from vectors of videos ``[B, dim]`` and sentences ``[n, dim]`` by both models."""
 
     def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
@@ -195,14 +193,10 @@ class VrLwf(SentenceMethod):
         """Copy the model from before the task, also for the first task."""
         return self.frozen_copy()
 
-    def sentence_loss(
-        self, videos: Tensor, sentences: Tensor, old_videos: Tensor, old_sentences: Tensor
-    ) -> Tensor:
+    def sentence_loss(self, videos: Tensor, texts: Tensor, old_videos: Tensor, old_texts: Tensor) -> Tensor:
         """Compute the distillation loss from videos to sentences."""
         scale, temperature = self.config.logit_scale, self.config.temperature
-        return distillation_loss(
-            scale * videos @ sentences.T, scale * old_videos @ old_sentences.T, temperature
-        )
+        return distillation_loss(scale * videos @ texts.T, scale * old_videos @ old_texts.T, temperature)
 
 
 _ENSEMBLE, _STEPS = "ensemble.", "steps"
@@ -261,14 +255,12 @@ class Zscl(SentenceMethod):
             if parameter.requires_grad
         }
 
-    def sentence_loss(
-        self, videos: Tensor, sentences: Tensor, old_videos: Tensor, old_sentences: Tensor
-    ) -> Tensor:
+    def sentence_loss(self, videos: Tensor, texts: Tensor, old_videos: Tensor, old_texts: Tensor) -> Tensor:
         """Add the loss from videos to sentences (image tower) and that from sentences to videos (text tower)."""
         scale, temperature = self.config.logit_scale, self.config.temperature
-        targets = scale * old_videos @ old_sentences.T
-        image_loss = distillation_loss(scale * videos @ old_sentences.T, targets, temperature)
-        text_loss = distillation_loss(scale * sentences @ old_videos.T, targets.T, temperature)
+        targets = scale * old_videos @ old_texts.T
+        image_loss = distillation_loss(scale * videos @ old_texts.T, targets, temperature)
+        text_loss = distillation_loss(scale * texts @ old_videos.T, targets.T, temperature)
         return image_loss + text_loss
 
     def after_step(self) -> None:

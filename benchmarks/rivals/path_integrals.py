@@ -139,7 +139,7 @@ class RwalkConfig(WeightPenaltyConfig):
         default=2.0, ge=0, le=1e12, description="λ; twice that of the paper, whose penalty has no factor 1/2"
     )
     fisher_rate: float = Field(
-        default=0.9, gt=0, le=1, description="α of equation 6, share of the newest window"
+        default=0.9, gt=0, le=1, description="α of equation 6, the newest window's share"
     )
     window: int = Field(default=50, ge=1, le=10_000, description="Δt of equation 7, steps")
     damping: float = Field(default=1e-3, gt=0, le=1, description="ε of equation 7")

@@ -178,9 +178,7 @@ class LucirConfig(ReplayConfig):
     )
     ranking: float = Field(default=1.0, ge=0, le=100, description="weight of the margin ranking loss")
     margin: float = Field(default=0.5, gt=0, le=2, description="m, a difference of cosines")
-    hard_negatives: int = Field(
-        default=2, ge=1, le=1024, description="K, current videos or queries per past pair"
-    )
+    hard_negatives: int = Field(default=2, ge=1, le=1024, description="K, current partners per past pair")
 
 
 class Lucir(ReplayMethod):

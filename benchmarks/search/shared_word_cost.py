@@ -51,9 +51,7 @@ def _figures(timing: SearchTiming) -> Row:
     return {name: row[name] for name in ("p50", "p99", "ratio")} | {"domains_searched": timing.median_tasks}
 
 
-def measure_kinds(
-    engines: Sequence[SearchEngine], libraries: Sequence[SyntheticLibrary], rounds: int
-) -> list[Row]:
+def measure_kinds(engines: list[SearchEngine], libraries: list[SyntheticLibrary], rounds: int) -> list[Row]:
     """Measure the latency of queries of each kind in each library."""
     queries = [_queries_by_kind(library) for library in libraries]
     rows = []
@@ -71,9 +69,7 @@ def measure_kinds(
     return rows
 
 
-def measure_costs(
-    engines: Sequence[SearchEngine], libraries: Sequence[SyntheticLibrary], rounds: int
-) -> list[Row]:
+def measure_costs(engines: list[SearchEngine], libraries: list[SyntheticLibrary], rounds: int) -> list[Row]:
     """Measure latency, searched domains and recall in each library; ratios refer to the first."""
     size = min(len(library.queries) for library in libraries) // rounds
     pairs = list(zip(engines, libraries, strict=True))
