@@ -40,7 +40,7 @@ from service.core.tracing import start_tracing
 from service.library import deletion
 from service.library.alerts import evaluate_alerts
 from service.storage import video_files
-from service.storage.library_files import check_data_folder
+from service.storage.library_files import check_data_folder, disk_space
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle, probing, upload_store, uploaded_videos
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
@@ -48,6 +48,17 @@ from service.tasks.lifecycle import send_due
 from service.webhooks.deliveries import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]
+
+RECONCILE_SECONDS = 5.0
+_SWEEP_SECONDS = 600.0
+_ALERT_SECONDS = 30.0
+_GPU_QUERY = ("--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits")
+_GPU_TIMEOUT_SECONDS = 10
+_MIB = 1024**2
+
+health_file: Path | None = None  # set by the worker command; container probes read the file
+_maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
+log = structlog.get_logger(__name__)
 
 
 def worker_name() -> str:
@@ -77,10 +88,6 @@ def sync(sync_id: str) -> None:
 def maintain(job_id: str) -> None:
     """Run a maintenance job, unless it is running."""
     operations.run_job(int(job_id))
-
-
-health_file: Path | None = None  # set by the worker command; container probes read the file
-_maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
@@ -131,17 +138,6 @@ def _write_json_line(message: str, *_: Any) -> None:
     os.write(2, f"{json.dumps(event)}\n".encode())
 
 
-RECONCILE_SECONDS = 5.0
-
-_SWEEP_SECONDS = 600.0
-_ALERT_SECONDS = 30.0
-_GPU_QUERY = ("--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits")
-_GPU_TIMEOUT_SECONDS = 10
-_MIB = 1024**2
-
-log = structlog.get_logger(__name__)
-
-
 def read_gpu_memory() -> list[GpuMemory]:
     """Read each GPU's used and total memory with ``nvidia-smi``; empty without a GPU or its driver.
 
@@ -188,10 +184,7 @@ def write_health(path: Path) -> None:
 
 
 def _report_worker() -> None:
-    try:
-        free_bytes = shutil.disk_usage(settings().data_dir).free
-    except OSError:
-        free_bytes = None
+    free_bytes, _ = disk_space()
     gpus = [memory.model_dump() for memory in read_gpu_memory()]
     with session_scope(write=True) as session:
         report_worker(session, free_bytes, gpus)

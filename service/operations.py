@@ -6,7 +6,6 @@ permit. After three lost workers the job fails.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -36,6 +35,7 @@ from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
 from service.library import deletion
 from service.storage.index_manifest import published_manifest
+from service.storage.library_files import disk_space
 from service.tasks import broker
 from service.tasks.task_storage import task_details
 
@@ -190,7 +190,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
             )
             for row in rows
         ]
-    free, total = _disk()
+    free, total = disk_space()
     return OperationsStatus(
         searches=searches,
         waiting=len(waiting),
@@ -218,15 +218,6 @@ def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
         for task in tasks
         if task.probed_at is None or task.lease_expires_at is None or task.lease_expires_at < at
     ]
-
-
-def _disk() -> tuple[int | None, int | None]:
-    """Measure free and total bytes on the data folder's disk; None if unknown."""
-    try:
-        disk = shutil.disk_usage(settings().data_dir)
-    except OSError:
-        return None, None
-    return disk.free, disk.total
 
 
 def _running(session: Session, task: Task) -> RunningTask:

@@ -16,6 +16,10 @@ from structlog.tracebacks import ExceptionDictTransformer
 
 from service.core.tracing import current_request_id
 
+_LOWEST_PRIORITY = 19  # niceness
+_M_ARENA_MAX = -8  # of mallopt(3)
+_MAX_ARENAS = 2
+
 
 def configure_logging(log_format: Literal["console", "json"], level: str) -> None:
     """Send events from structlog, standard library loggers and ``warnings`` to standard error, one line per event.
@@ -93,11 +97,6 @@ def _log_thread_exception(details: threading.ExceptHookArgs) -> None:
         exc_info=(details.exc_type, error, details.exc_traceback),
         extra={"thread_name": details.thread.name if details.thread else None},
     )
-
-
-_LOWEST_PRIORITY = 19  # niceness
-_M_ARENA_MAX = -8  # of mallopt(3)
-_MAX_ARENAS = 2
 
 
 def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:

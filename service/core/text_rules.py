@@ -10,6 +10,7 @@ from cinestrata_schemas.domain_names import JOINERS
 
 _MAX_KEY_CHARS = 240
 _MAX_SLUG_CHARS = 64
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 # Ranges for a regular expression class: C0 and C1 controls, line and paragraph separators, and bidi overrides, which
 # can disguise how a text ends.
@@ -39,9 +40,6 @@ def unused_slug(name: str, is_used: Callable[[str], bool]) -> str:
         number += 1
         candidate = f"{slug}-{number}"
     return candidate
-
-
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:

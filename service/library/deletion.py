@@ -52,6 +52,8 @@ from service.storage.video_files import delete_unneeded_frames, register_removal
 from service.tasks.lifecycle.state_machine import is_published, lock_task, record
 
 _IDS = select(Video.vector_id, Video.id)
+_ABANDONED_SECONDS = 3600
+_LOCK_SECONDS = 1.0  # short, because the maintenance thread also reports its worker's health
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
@@ -211,10 +213,6 @@ def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:
         if event.data.get("video_id") in videos:
             session.delete(event)
     session.flush()
-
-
-_ABANDONED_SECONDS = 3600
-_LOCK_SECONDS = 1.0  # short, because the maintenance thread also reports its worker's health
 
 
 @dataclass(frozen=True)

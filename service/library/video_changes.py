@@ -35,6 +35,8 @@ from service.library.video_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task, record
 
+_ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
+
 
 def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = None) -> VideoDetails:
     """Change a video's captions, metadata or transcript, and return its details. Idempotent.
@@ -135,9 +137,6 @@ def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
         else:
             merged[name] = value
     return merged
-
-
-_ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 
 
 def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ from service.core.settings import Settings, settings
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file in a posted archive
 UPLOAD_FOLDER = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir belong to users
+MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
 
 
 def normalize_uri(uri: str) -> str:
@@ -85,7 +87,13 @@ def check_data_folder(configured: Settings) -> str:
     return "ok"
 
 
-MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
+def disk_space() -> tuple[int | None, int | None]:
+    """Measure free and total bytes on the data folder's disk; None if unknown."""
+    try:
+        disk = shutil.disk_usage(settings().data_dir)
+    except OSError:
+        return None, None
+    return disk.free, disk.total
 
 
 def check_video_uri(uri: str) -> None:
