@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, select, text, update
@@ -164,14 +165,16 @@ def test_connections_that_cannot_write_are_replaced(
         assert session.scalars(select(PositionCounter.last_position)).all() == [7]
 
 
-@pytest.fixture
-def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[ExitStack]:
+@contextmanager
+def read_only_volume(
+    folder: Path, settings_factory: Callable[..., Settings], **options: Any
+) -> Iterator[ExitStack]:
     """The catalog on a read-only volume, while another process has it open. Closing the stack permits changes again."""
-    volume = DataVolume(tmp_path / "volume")
-    if os.geteuid() == 0 and not volume.is_limited:
-        pytest.skip("A superuser without the right to mount cannot make a folder read-only.")
+    volume = DataVolume(folder / "volume")
     try:
-        configured = settings_factory(volume.path)
+        if os.geteuid() == 0 and not volume.is_limited:
+            pytest.skip("A superuser without the right to mount cannot make a folder read-only.")
+        configured = settings_factory(volume.path, **options)
         ping()  # creates the write-ahead log
         dispose()
         with another_process(sqlite_path(configured.database_url)), ExitStack() as stack:
@@ -180,6 +183,13 @@ def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings])
             dispose()
     finally:
         volume.close()
+
+
+@pytest.fixture
+def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[ExitStack]:
+    """As :func:`read_only_volume`, with the newest schema."""
+    with read_only_volume(tmp_path, settings_factory) as stack:
+        yield stack
 
 
 @contextmanager
@@ -223,18 +233,9 @@ def test_read_only_catalog_is_read_and_refuses_changes(read_only_catalog: ExitSt
 def test_read_only_catalog_of_another_version_is_not_upgraded(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
-    volume = DataVolume(tmp_path / "volume")
-    try:
-        if os.geteuid() == 0 and not volume.is_limited:
-            pytest.skip("A superuser without the right to mount cannot make a folder read-only.")
-        file = sqlite_path(settings_factory(volume.path, upgraded=False).database_url)
-        ping()
-        dispose()
-        with another_process(file), volume.read_only(), pytest.raises(Unavailable, match="readonly database"):
-            upgrade()
-        dispose()
-    finally:
-        volume.close()
+    catalog = read_only_volume(tmp_path, settings_factory, upgraded=False)
+    with catalog, pytest.raises(Unavailable, match="readonly database"):
+        upgrade()
 
 
 def test_times_are_read_with_a_time_zone(catalog: Settings, post: Callable[..., TaskDetails]) -> None:

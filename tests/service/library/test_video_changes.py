@@ -33,22 +33,42 @@ Post = Callable[..., TaskDetails]
 
 @pytest.fixture
 def task(catalog: Settings, post: Post) -> str:
-    """ID of a task with the videos ``a`` and ``b``."""
-    return _add_videos(post("birds", videos=1).id)
+    """ID of a task with the videos ``a`` and ``b``, and the rejected copy ``c``."""
+    return _add_videos(post)
 
 
 @pytest.fixture
 def sqlite_task(sqlite_catalog: Settings, post: Post) -> str:
     """The same on SQLite alone."""
-    return _add_videos(post("birds", videos=1).id)
+    return _add_videos(post)
 
 
-def _add_videos(task_id: str) -> str:
+def _add_videos(post: Post) -> str:
+    task = post("birds", videos=1).id
     with session_scope(write=True) as session:
-        for video in ("a", "b"):
+        for name in "abc":
             extra = {"place": "pond", "lens": {"mm": 35, "name": "wide"}}
-            session.add(Video(id=video, task_id=task_id, uri="x", captions=["one"], extra=extra))
-    return task_id
+            status = "rejected" if name == "c" else "accepted"
+            fields = {"uri": "x.mp4", "captions": ["one"], "extra": extra, "status": status}
+            session.add(Video(id=name, task_id=task, **fields))
+    return task
+
+
+@pytest.fixture
+def video(task: str) -> int:
+    """Vector ID of the video ``a``."""
+    return _vector_id()
+
+
+@pytest.fixture
+def sqlite_video(sqlite_task: str) -> int:
+    """The same on SQLite alone."""
+    return _vector_id()
+
+
+def _vector_id() -> int:
+    with session_scope() as session:
+        return session.scalars(select(Video.vector_id).where(Video.id == "a")).one()
 
 
 def _edit(video: str, **fields: Any) -> Any:
@@ -159,28 +179,6 @@ def test_merged_metadata_is_limited_as_a_whole(sqlite_task: str) -> None:
     with pytest.raises(InvalidInput, match="bytes"):
         _edit("a", metadata={"second": "x" * 10_000})
     _edit("a", metadata={"first": None, "second": "x" * 10_000})
-
-
-@pytest.fixture
-def video(catalog: Settings, post: Post) -> int:
-    return _add_judged_videos(post)
-
-
-@pytest.fixture
-def sqlite_video(sqlite_catalog: Settings, post: Post) -> int:
-    """The same on SQLite alone."""
-    return _add_judged_videos(post)
-
-
-def _add_judged_videos(post: Post) -> int:
-    """Return the vector ID of the video ``a``; there are also ``b``, and its rejected copy ``c``."""
-    task = post("birds", videos=1).id
-    with session_scope(write=True) as session:
-        for name in "abc":
-            status = "rejected" if name == "c" else "accepted"
-            session.add(Video(id=name, task_id=task, uri="x.mp4", captions=["one"], status=status))
-        session.flush()
-        return session.scalars(select(Video.vector_id).where(Video.id == "a")).one()
 
 
 def _give(caller: str, text: str, verdict: Any = "right", video: str = "a") -> FeedbackDetails:
