@@ -12,7 +12,6 @@ from sqlalchemy import select, update
 
 from cinestrata_schemas.operations import JobSpec, SearchLoad
 from cinestrata_schemas.tasks import TaskDetails
-from models.backbones.backbone import Backbone
 from service.catalog.database import now, session_scope
 from service.catalog.leases import acquire, process_name, report_worker, sweep_worker_reports
 from service.catalog.operation_tables import LeaseRow, MaintenanceJob, WorkerReport
@@ -24,18 +23,10 @@ from service.operations import list_jobs, operations_status, run_job, send_due_j
 from service.search.search_load import SearchRate
 from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
-from tests.service.search.caption_library import BIRDS, CARS, Library
+from tests.service.search.caption_library import Library
 
 
-@pytest.fixture
-def library(configured: Settings, backbone: Backbone) -> Library:
-    library = Library(configured, backbone, "zero_shot")
-    library.add_task("birds", BIRDS)
-    library.add_task("cars", CARS)
-    return library
-
-
-def test_compaction_drops_deleted_vectors(library: Library) -> None:
+def test_compaction_drops_deleted_vectors(learning: Library) -> None:
     deletion.delete_videos(["birds-0"])
     job = start_job(JobSpec(kind="compact"))
     assert job.state == "queued"
@@ -45,13 +36,13 @@ def test_compaction_drops_deleted_vectors(library: Library) -> None:
     assert (done.state, done.error) == ("done", None)
     assert done.result is not None
     assert (done.result["domains"], done.result["deleted"]) == (1, 1)
-    assert library.store.manifest().tombstones == {}
+    assert learning.store.manifest().tombstones == {}
     run_job(job.id)  # a repeated message has no effect
     assert start_job(JobSpec(kind="compact", task="cars")).id != job.id
 
 
 @pytest.mark.slow
-def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) -> None:
+def test_snapshot_is_a_verified_archive(learning: Library, configured: Settings) -> None:
     run_job(start_job(JobSpec(kind="snapshot")).id)
     (done,) = list_jobs()
     assert done.state == "done", done.error
@@ -67,7 +58,7 @@ def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) 
 
 
 def test_failed_job_reports_its_reason_and_its_worker(
-    library: Library, monkeypatch: pytest.MonkeyPatch
+    learning: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_task: str) -> None:
         raise OSError(28, "No space left on device")
