@@ -9,7 +9,6 @@ import typer
 
 from cinestrata_schemas import __version__
 from cli.commands import (
-    access_commands,
     adding_commands,
     api_command,
     backup_commands,
@@ -20,8 +19,7 @@ from cli.commands import (
     search_commands,
     task_commands,
 )
-from cli.console import CommandGroup, console
-from cli.shared_options import Port
+from cli.console import CommandGroup, Port, console
 
 app = CommandGroup(
     help="Text-to-video search that keeps learning and never re-indexes.",
@@ -47,8 +45,8 @@ for module in (
 ):
     app.add_typer(module.app)
 app.add_typer(task_commands.app, name="tasks")
-app.add_typer(access_commands.keys, name="keys")
-app.add_typer(access_commands.users, name="users")
+app.add_typer(api_command.keys, name="keys")
+app.add_typer(api_command.users, name="users")
 app.add_typer(bench_commands.app, name="bench")
 
 

@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from api.routes import (
     access_routes,
     library_routes,
-    operation_routes,
     search_routes,
     sync_routes,
     task_routes,
@@ -29,6 +28,6 @@ RESOURCE_ROUTERS: tuple[APIRouter, ...] = (
     library_routes.router,
     access_routes.router,
     webhook_routes.router,
-    operation_routes.router,
-    operation_routes.health_router,
+    library_routes.operation_router,
+    library_routes.health_router,
 )

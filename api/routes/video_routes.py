@@ -12,7 +12,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
-from api.conditional_responses import conditional_response, range_response
+from api.conditional_responses import conditional_response, range_response, remote_response
 from api.dependencies import (
     CallerDep,
     ExplanationParameters,
@@ -23,7 +23,6 @@ from api.dependencies import (
     VideoListParameters,
 )
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
-from api.remote_playback import remote_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.search import ResultExplanation, SimilarVideosResponse
 from cinestrata_schemas.videos import (

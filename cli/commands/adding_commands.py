@@ -13,11 +13,11 @@ from rich.text import Text
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import RelearnSpec
-from cli.console import LEFT_OUT, CommandGroup, console, fail, plain_table, print_json, refuse_call
-from cli.service_client import ServiceClient, connect, print_notice
-from cli.shared_options import (
+from cli.console import (
+    LEFT_OUT,
     AsJson,
     CaptionsFromNames,
+    CommandGroup,
     Data,
     Encoding,
     InPlace,
@@ -25,8 +25,14 @@ from cli.shared_options import (
     Strict,
     Url,
     Wait,
+    console,
+    fail,
     parse_settings,
+    plain_table,
+    print_json,
+    refuse_call,
 )
+from cli.service_client import ServiceClient, connect, print_notice
 
 app = CommandGroup()
 

@@ -14,9 +14,8 @@ import typer
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import VideoDetails
-from cli.console import CommandGroup, console, fail, print_json, progress_bar
+from cli.console import AsJson, CommandGroup, Data, Url, console, fail, print_json, progress_bar
 from cli.service_client import PAGE, ServiceClient, connect
-from cli.shared_options import AsJson, Data, Url
 
 app = CommandGroup()
 

@@ -16,7 +16,10 @@ from cinestrata_schemas.operations import JobDetails, JobSpec
 from cli.commands.api_command import write_new_file
 from cli.commands.task_commands import find_task
 from cli.console import (
+    AsJson,
     CommandGroup,
+    Data,
+    Url,
     console,
     error_console,
     fail,
@@ -27,7 +30,6 @@ from cli.console import (
 )
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect
-from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
     from service.library.deletion import StorageUsage

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import CommandGroup, console, explain_error, fail
+from cli.console import CommandGroup, Data, Host, Port, console, explain_error, fail
 from cli.embedded.data_folder import data_folder_settings
-from cli.shared_options import Data, Host, Port
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

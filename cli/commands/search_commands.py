@@ -13,9 +13,20 @@ from rich.text import Text
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import SearchResponse, SearchResult
-from cli.console import NOTHING_FOUND, CommandGroup, console, fail, plain_table, print_json, video_cell
+from cli.console import (
+    NOTHING_FOUND,
+    AsJson,
+    CommandGroup,
+    Data,
+    Url,
+    console,
+    fail,
+    parse_value,
+    plain_table,
+    print_json,
+    video_cell,
+)
 from cli.service_client import connect
-from cli.shared_options import AsJson, Data, Url, parse_value
 
 _LIKELY = 0.5  # lowest confidence of a likely match
 _UNSURE_CONFIDENCE = 0.3  # from here on, the first result may be right although nothing matches

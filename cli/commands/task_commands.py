@@ -16,9 +16,21 @@ from rich.text import Text
 
 from cinestrata_schemas.domain_names import normalize_name
 from cinestrata_schemas.tasks import Drift, RetrySpec, TaskDetails
-from cli.console import CommandGroup, action_command, console, fail, plain_table, print_json, strip_upload
+from cli.console import (
+    AsJson,
+    CommandGroup,
+    Data,
+    MethodSettings,
+    Url,
+    action_command,
+    console,
+    fail,
+    parse_settings,
+    plain_table,
+    print_json,
+    strip_upload,
+)
 from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect, print_notice
-from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
 from service.core.text_rules import name_key
 
 app = CommandGroup(help="List, show, cancel and retry tasks.", no_args_is_help=True)

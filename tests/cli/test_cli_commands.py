@@ -21,9 +21,8 @@ from cinestrata_schemas.tasks import VideoSpec
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import follow
 from cli.commands.video_sources import pack_videos
-from cli.console import video_cell
+from cli.console import parse_settings, video_cell
 from cli.service_client import connect
-from cli.shared_options import parse_settings
 from service.catalog.database import session_scope
 from service.catalog.leases import report_worker
 from service.core.errors import InvalidInput

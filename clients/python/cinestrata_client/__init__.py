@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from cinestrata_client.client import AsyncClient, Client
+from cinestrata_client.client import AsyncClient, Client, FileUpload
 from cinestrata_client.errors import (
     ConflictError,
     ForbiddenError,
@@ -25,7 +25,6 @@ from cinestrata_client.errors import (
     UnreachableError,
 )
 from cinestrata_client.requests import RetryPolicy
-from cinestrata_client.transfers import FileUpload
 from cinestrata_schemas import __version__
 
 __all__ = [

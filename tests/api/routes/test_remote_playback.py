@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.remote_playback import VIDEOS
+from api.conditional_responses import VIDEOS
 from cinestrata_schemas.tasks import TaskSpec
 from service.access.credentials import OPEN_PRINCIPAL
 from service.core.settings import Settings, settings
