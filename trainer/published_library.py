@@ -19,8 +19,8 @@ from index.shards.vector_store import SearchableShard
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
-from models.releases.release_files import read_lineage, read_release
-from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState, TaskLineage, read_fold
+from models.releases.release_files import read_fold, read_lineage, read_release
+from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState, TaskLineage
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 

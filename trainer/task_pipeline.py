@@ -59,14 +59,14 @@ class WrittenRelease:
     """A task's release and shard, written to the store but not yet published.
 
     Attributes:
-        vectors: Vectors of the shard, one per whole video, as the store rounds them.
+        vectors: Vectors of the shard, one per whole video, as the store rounds them; None if they cannot be read.
         moments: Manifest entries of the segments with moment vectors.
     """
 
     state: ReleaseState
     release: ReleaseEntry
     shard: SegmentEntry
-    vectors: ShardVectors
+    vectors: ShardVectors | None
     moments: tuple[SegmentEntry, ...] = ()
 
 
@@ -243,7 +243,7 @@ def index_task(
 
 
 def readable_shards(
-    library: Library, state: ReleaseState, newest: str, vectors: ShardVectors
+    library: Library, state: ReleaseState, newest: str, vectors: ShardVectors | None
 ) -> Iterator[tuple[int, str, ShardVectors]]:
     """Yield the position, ID and vectors of each task with a readable shard; ``vectors`` belong to the newest one."""
     for position, task in enumerate(state.tasks):

@@ -115,10 +115,8 @@ class GraphBuilder:
         options.log_severity_level = 3  # errors
         options.add_external_initializers(list(self._weights), list(self._weights.values()))
         providers = ["CPUExecutionProvider"]
-        session, name = (
-            onnxruntime.InferenceSession(model.SerializeToString(), options, providers),
-            self.input,
-        )
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
+        name = self.input
         return lambda values: session.run([_OUTPUT], {name: values})[0]
 
 

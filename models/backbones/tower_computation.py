@@ -116,27 +116,24 @@ def scaled_dot_product_attention(
     Returns:
         ``[..., heads, Q, d]``.
     """
-    is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    keys = key.shape[-2]
-    if causal and is_explicit:
-        mask = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()
-    if not is_explicit:
-        is_causal = causal and mask is None
-        if mask is not None and mask.dim() > 2:
-            mask = mask.expand(*query.shape[:-3], 1, 1, keys)
-        if query.dim() > 4 and not (query.device.type == "cpu" and torch.is_grad_enabled()):
-            # torch fuses attention over four dimensions only. That halves the time of inference, and a GPU then trains
-            # without the scores of all heads in its memory. On a CPU, the fused kernel has a slow backward pass.
-            q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
-            if mask is not None and mask.dim() > 2:
-                mask = mask.flatten(0, -4)
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
-            return attended.view(*query.shape[:-1], value.shape[-1])
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
-    scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+    keys, is_cpu = key.shape[-2], query.device.type == "cpu"
+    if is_cpu and query.dtype == torch.bfloat16:
+        if causal:
+            mask = torch.ones(keys, keys, dtype=torch.bool).tril()
+        scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        return torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)
     if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)
+        mask = mask.expand(*query.shape[:-3], 1, 1, keys)
+    if query.dim() > 4 and not (is_cpu and torch.is_grad_enabled()):
+        # torch fuses attention over four dimensions only. That halves the time of inference, and a GPU then trains
+        # without the scores of all heads in its memory. On a CPU, the fused kernel has a slow backward pass.
+        q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
+        mask = None if mask is None else mask.flatten(0, -4)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        return attended.view(*query.shape[:-1], value.shape[-1])
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
 
 
 def split_heads(tokens: Tensor, heads: int) -> Tensor:

@@ -105,12 +105,8 @@ class TameQueryEncoder(AdaptedQueryEncoder):
         device = self._backbone.device
         if mode != "latest":
             chosen = torch.tensor(positions, dtype=torch.int64).to(device, non_blocking=True)
-            pinned = self._pinned.choose(chosen)
-            return (
-                pinned
-                if self._pinned_words is None
-                else WordCondition(pinned, self._pinned_words.choose(chosen))
-            )
+            pinned, words = self._pinned.choose(chosen), self._pinned_words
+            return pinned if words is None else WordCondition(pinned, words.choose(chosen))
         newest = self._tame.condition(positions)
         if self._latest_words is None:
             return newest

@@ -122,17 +122,13 @@ def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Te
         return function(x)
     rows = x.flatten(0, -2)
     if count < _MAX_ROWS:
-        applied = function(_pad_rows(rows, size))[:count]
+        padded = rows.new_empty(size, rows.shape[1])  # F.pad fills all rows first
+        padded[:count] = rows
+        padded[count:] = 0
+        applied = function(padded)[:count]
     else:
         applied = torch.cat([_apply_to_padded_rows(function, part) for part in torch.split(rows, _MAX_ROWS)])
     return applied.view(*x.shape[:-1], applied.shape[-1])
-
-
-def _pad_rows(rows: Tensor, count: int) -> Tensor:
-    padded = rows.new_empty(count, rows.shape[1])  # F.pad fills all rows first
-    padded[: len(rows)] = rows
-    padded[len(rows) :] = 0
-    return padded
 
 
 def _padded_count(count: int) -> int:

@@ -13,33 +13,33 @@ deleting a video must delete its captions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from models.errors import ReleaseError
 from models.releases.release_state import (
     Array,
+    CalibrationCaption,
+    MeasuredFold,
     ParentRelease,
     ReleaseState,
     ReleaseTask,
     TaskLineage,
-    read_calibration,
-    read_fold,
-    write_calibration,
-    write_fold,
 )
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 
 _SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
+_CALIBRATION, _FOLD, _FOLD_ROUTING = "calibration.json", "fold.safetensors", "routing."
 LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs
 
 
@@ -79,9 +79,12 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
         "config": state.config,
     }
     if state.calibration:
-        write_calibration(folder, state.calibration)
-    if state.fold is not None:
-        write_fold(folder, state.fold)
+        captions = json.dumps([asdict(caption) for caption in state.calibration])
+        (folder / _CALIBRATION).write_text(captions + "\n", encoding="utf-8")
+    if (fold := state.fold) is not None:
+        arrays = {name: value for name, value in vars(fold).items() if name != "routing"}
+        routing = {f"{_FOLD_ROUTING}{name}": np.asarray(array) for name, array in fold.routing.items()}
+        save_file(arrays | routing, folder / _FOLD)
     if state.confidence is not None:
         description["confidence"] = state.confidence.to_json()
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
@@ -133,7 +136,7 @@ def read_release(
             profiles=lineage.profiles if lineage else RoutingProfiles.from_dense(np.empty((0, 0))),
             tensors=_read_arrays(folder, _WEIGHTS, prefixes),
             confidence=confidence,
-            calibration=read_calibration(folder) if tensor_prefixes is None else (),
+            calibration=_read_calibration(folder) if tensor_prefixes is None else (),
             fold=read_fold(folder) if tensor_prefixes is None else None,
         )
     except (KeyError, TypeError) as error:
@@ -199,6 +202,44 @@ def _read_arrays(folder: Path, file: str, prefixes: tuple[str, ...]) -> dict[str
         raise ReleaseError(f"release {folder.name}: {file} cannot be read ({error})") from error
 
 
+def _read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
+    """Read a release's calibration captions; empty if it has none."""
+    file = folder / _CALIBRATION
+    with _reading(folder.name, _CALIBRATION):
+        stored: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        return tuple(
+            CalibrationCaption(
+                **{**c, **{name: tuple(c.get(name, ())) for name in ("ids", "cosines", "others")}}
+                | {"retyped": tuple((float(cosine), float(words)) for cosine, words in c.get("retyped", ()))}
+            )
+            for c in stored
+        )
+
+
+def read_fold(folder: Path) -> MeasuredFold | None:
+    """Read a release's fold; None if it has none.
+
+    Raises:
+        ReleaseError: The file exists but is invalid.
+    """
+    if not (folder / _FOLD).exists():
+        return None
+    with _reading(folder.name[:12], _FOLD):
+        arrays = load_file(folder / _FOLD)
+        names = [name for name in arrays if name.startswith(_FOLD_ROUTING)]
+        routing = {name.removeprefix(_FOLD_ROUTING): arrays.pop(name) for name in names}
+        return MeasuredFold(**arrays, routing=routing)
+
+
+@contextmanager
+def _reading(release: str, file: str) -> Iterator[None]:
+    """Turn errors that an invalid file causes into :class:`~models.errors.ReleaseError`."""
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ReleaseError(f"release {release}: {file} cannot be read ({error})") from error
+
+
 PROBE_FILE = "probes.safetensors"
 PROBE_ANCHORS = 5  # stored vectors that each probe query is scored against
 MAX_PROBED_OLDER_TASKS = 24  # tasks that are probed besides the newest one
@@ -239,11 +280,7 @@ class ProbeQueries:
 def write_probes(folder: Path, probes: ProbeQueries) -> None:
     """Write probe queries into a release's folder. The caller makes them durable."""
     header = json.dumps({"mode": probes.mode, "texts": probes.texts, "tasks": probes.tasks})
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "vectors": probes.vectors,
-        "ids": probes.ids,
-        "scores": probes.scores,
-    }
+    arrays: dict[str, Array] = {"vectors": probes.vectors, "ids": probes.ids, "scores": probes.scores}
     save_file(arrays, folder / PROBE_FILE, metadata={"probes": header})
 
 
@@ -255,15 +292,15 @@ def read_probes(folder: Path) -> ProbeQueries | None:
     """
     if not (folder / PROBE_FILE).exists():
         return None
-    try:
-        with safe_open(folder / PROBE_FILE, framework="numpy") as file:
-            header = json.loads(file.metadata()["probes"])
-            vectors, ids, scores = (file.get_tensor(name) for name in ("vectors", "ids", "scores"))
+    with (
+        _reading(folder.name[:12], PROBE_FILE),
+        safe_open(folder / PROBE_FILE, framework="numpy") as file,
+    ):
+        header = json.loads(file.metadata()["probes"])
+        vectors, ids, scores = (file.get_tensor(name) for name in ("vectors", "ids", "scores"))
         probes = ProbeQueries(
             header["mode"], list(header["texts"]), list(header["tasks"]), vectors, ids, scores
         )
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"release {folder.name[:12]}: {PROBE_FILE} cannot be read ({error})") from error
     lengths = {len(probes.texts), len(probes.tasks), len(vectors), len(ids), len(scores)}
     if lengths != {len(probes)} or vectors.ndim != 2 or ids.ndim != 2 or ids.shape != scores.shape:
         raise ReleaseError(f"release {folder.name[:12]}: the arrays in {PROBE_FILE} have inconsistent shapes")

@@ -18,17 +18,13 @@ way. Their basis is that of the release, so that the vectors of other videos can
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from models.errors import ReleaseError
 from models.routing.confidence_model import ConfidenceModel
@@ -125,9 +121,6 @@ class TaskLineage:
         return TaskLineage(tasks, profiles)
 
 
-FOLD_FILE = "fold.safetensors"
-_ROUTING = "routing."
-
 Ids = npt.NDArray[np.int64]
 
 
@@ -173,34 +166,8 @@ def caption_digest(caption: str) -> int:
     return int.from_bytes(blake2b(caption.encode(), digest_size=8).digest(), signed=True)
 
 
-def write_fold(folder: Path, fold: MeasuredFold) -> None:
-    """Write a fold into a release's folder. The caller makes it durable."""
-    arrays = {name: value for name, value in vars(fold).items() if name != "routing"}
-    routing = {f"{_ROUTING}{name}": np.asarray(value) for name, value in fold.routing.items()}
-    save_file(arrays | routing, folder / FOLD_FILE)
-
-
-def read_fold(folder: Path) -> MeasuredFold | None:
-    """Read a release's fold; None if it has none.
-
-    Raises:
-        ReleaseError: The file exists but is invalid.
-    """
-    if not (folder / FOLD_FILE).exists():
-        return None
-    try:
-        arrays = load_file(folder / FOLD_FILE)
-        routing = {
-            name.removeprefix(_ROUTING): arrays.pop(name) for name in [*arrays] if name.startswith(_ROUTING)
-        }
-        return MeasuredFold(**arrays, routing=routing)
-    except (SafetensorError, OSError, TypeError) as error:
-        raise ReleaseError(f"release {folder.name[:12]}: {FOLD_FILE} cannot be read ({error})") from error
-
-
 Array = npt.NDArray[Any]
 
-CALIBRATION_FILE = "calibration.json"
 # Prefix of tensors that take the place of others where captions of folds must be unknown.
 MEASURED = "measured."
 
@@ -232,31 +199,6 @@ class CalibrationCaption:
     cosines: tuple[float, ...]
     others: tuple[float, ...] = ()
     retyped: tuple[tuple[float, float], ...] = ()
-
-
-def write_calibration(folder: Path, captions: Sequence[CalibrationCaption]) -> None:
-    """Write a release's calibration captions into its folder."""
-    (folder / CALIBRATION_FILE).write_text(json.dumps([asdict(c) for c in captions]) + "\n", encoding="utf-8")
-
-
-def read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
-    """Read a release's calibration captions; empty if it has none.
-
-    Raises:
-        ReleaseError: The file has an unknown format.
-    """
-    file = folder / CALIBRATION_FILE
-    try:
-        stored: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-        return tuple(
-            CalibrationCaption(
-                **{**c, **{name: tuple(c.get(name, ())) for name in ("ids", "cosines", "others")}}
-                | {"retyped": tuple((float(cosine), float(words)) for cosine, words in c.get("retyped", ()))}
-            )
-            for c in stored
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"release {folder.name}: {CALIBRATION_FILE} cannot be read ({error})") from error
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from index.arrays import batches
 from index.errors import ShardStoreError
 from index.hits import Hit
 from models.errors import ModelError
-from models.releases.release_state import MeasuredFold, read_fold
+from models.releases.release_files import read_fold
+from models.releases.release_state import MeasuredFold
 from models.routing.router import distinct_tokens
 from service.catalog.database import session_scope
 from service.catalog.tables import Video

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import structlog
-from sqlalchemy import Select, select
+from sqlalchemy import select
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from cinestrata_schemas.tasks import Drift
@@ -78,31 +78,24 @@ class AppendMeasurement(NamedTuple):
     confidence: ConfidenceModel | None = None
 
 
-def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
-    """Read the first captions of a domain's newest appended videos, including earlier appends."""
-    of_domain = (Video.task_id == domain) & (Video.effective_split == "appended")
-    return _first_captions(
+def _domain_captions(domain: str, ids: Ids, splits: Sequence[str], append: str | None = None) -> list[Query]:
+    """Read the first captions of a domain's videos in the given splits, up to a limit.
+
+    Args:
+        ids: Vector IDs of the videos to consider.
+        append: Append whose videos count too; then the newest videos come first.
+    """
+    chosen = (Video.task_id == domain) & Video.effective_split.in_(splits)
+    if append is not None:
+        chosen |= Video.task_id == append
+    query = (
         select(Video.vector_id, Video.captions)
-        .where(Video.status == "accepted", (Video.task_id == append) | of_domain)
-        .order_by(Video.vector_id.desc()),
-        ids,
+        .where(Video.status == "accepted", chosen)
+        .order_by(Video.vector_id if append is None else Video.vector_id.desc())
+        .limit(_MAX_ROWS)
     )
-
-
-def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query]:
-    """Read the first captions of a domain's videos in the given splits."""
-    return _first_captions(
-        select(Video.vector_id, Video.captions)
-        .where(Video.task_id == domain, Video.status == "accepted", Video.effective_split.in_(splits))
-        .order_by(Video.vector_id),
-        ids,
-    )
-
-
-def _first_captions(query: Select[int, list[str]], ids: Ids) -> list[Query]:
-    """Read the first caption of each queried video that is among ``ids`` and has one, up to a limit."""
     with session_scope() as session:
-        rows = session.execute(query.limit(_MAX_ROWS)).all()
+        rows = session.execute(query).all()
     stored = np.isin(np.array([vector_id for vector_id, _ in rows], np.int64), ids).tolist()
     captioned = [
         Query(captions[0], vector_id)
@@ -248,7 +241,7 @@ def _measure(
     shard = library.store.open([*published, *segments], library.store.tombstones(manifest, domain))
     try:
         # Captions of earlier appends count too: many small appends change a library as much as a large one.
-        appended = _appended_captions(task.task_id, domain, shard.ids)
+        appended = _domain_captions(domain, shard.ids, ("appended",), append=task.task_id)
         if len(appended) < _MIN_DRIFTED:
             return AppendMeasurement()
         fold = library.fold(domain)

@@ -111,13 +111,6 @@ def restarted_without_deleted_videos(task: TaskData) -> Iterator[None]:
         raise
 
 
-def video_uris(task_id: str) -> dict[str, str]:
-    """Look up the URIs of a task's videos, by video ID."""
-    with session_scope() as session:
-        query = select(Video.id, Video.uri).where(Video.task_id == task_id)
-        return {video: uri for video, uri in session.execute(query)}
-
-
 def training_video_ids(library: Library) -> dict[str, Ids]:
     """Look up the vector IDs of each published task's training videos, by task ID."""
     query = select(Video.task_id, Video.vector_id).where(
@@ -225,8 +218,11 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
     Raises:
         FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
     """
-    uris, cache = video_uris(task.task_id), settings().cache_dir
+    with session_scope() as session:
+        query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
+        uris = {video: uri for video, uri in session.execute(query)}
     frames, size = backbone.spec
+    cache = settings().cache_dir
     missing = clips_without_frames([clip for clip in task.clips if clip.id in uris], frames, size)
     if not missing:
         return

@@ -10,14 +10,13 @@ and shards are named by their content, and once the manifest has the task's shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
-from models.releases.release_state import ReleaseState
 from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
@@ -184,17 +183,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     )
     claim.advance("evaluating")
     recalls = evaluate_task(claim, backbone, library, written, task)
-    publish_task(
-        claim,
-        library,
-        task,
-        written.state,
-        written.release,
-        written.shard,
-        recalls,
-        moments=written.moments,
-        trained=trained,
-    )
+    publish_task(claim, library, task, written, recalls, trained=trained)
 
 
 def _log_small_domain(claim: Claim, task: TaskData) -> None:
@@ -210,9 +199,9 @@ def _log_small_domain(claim: Claim, task: TaskData) -> None:
 
 def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
     """Complete the catalog for a task whose worker stopped after it had published the shard."""
-    shard = library.manifest.shards[task.task_id]
+    shard, *moments = library.manifest.segments(task.task_id)
     release = library.manifest.releases[shard.release]
-    state = library.release(shard.release)
+    written = WrittenRelease(library.release(shard.release), release, shard, None, tuple(moments))
     recalls: list[tuple[str, Recall]] = []
     evaluation_error: str | None = None
     claim.advance("evaluating")
@@ -226,7 +215,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
             if vectors is None:
                 raise LibraryDamaged("The shard cannot be read.")
             restore_task_frames(claim, task, backbone)
-            written = WrittenRelease(state, release, shard, vectors)
+            written = replace(written, vectors=vectors)
             recalls = evaluate_task(claim, backbone, library, written, task)
         except CinestrataError:
             raise
@@ -234,32 +223,17 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
             evaluation_error = str(error)
     if evaluation_error:
         claim.log(f"The task could not be measured: {evaluation_error}")
-    trained = METHODS[state.method].is_trainable and bool(task.pairs)
-    moments = library.manifest.segments(task.task_id)[1:]
-    publish_task(
-        claim,
-        library,
-        task,
-        state,
-        release,
-        shard,
-        recalls,
-        moments=moments,
-        trained=trained,
-        evaluation_error=evaluation_error,
-    )
+    trained = METHODS[written.state.method].is_trainable and bool(task.pairs)
+    publish_task(claim, library, task, written, recalls, trained=trained, evaluation_error=evaluation_error)
 
 
 def publish_task(
     claim: Claim,
     library: Library,
     task: TaskData,
-    state: ReleaseState,
-    release: ReleaseEntry,
-    shard: SegmentEntry,
+    written: WrittenRelease,
     recalls: list[tuple[str, Recall]],
     *,
-    moments: Sequence[SegmentEntry],
     trained: bool,
     evaluation_error: str | None = None,
 ) -> None:
@@ -268,6 +242,7 @@ def publish_task(
     Args:
         task: Videos of the shard; those deleted since are published as tombstones.
     """
+    state, release, shard, moments = written.state, written.release, written.shard, written.moments
     with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
