@@ -1,13 +1,18 @@
-"""A release is made from a clean commit with notes, and contains what its commands use."""
+"""A release has a clean commit, notes and one version, and its wheel runs without the source folder."""
 
 from __future__ import annotations
 
 import ast
 import io
+import os
+import re
+import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from build_distributions import (
@@ -16,6 +21,7 @@ from build_distributions import (
     NotReleasable,
     build_distributions,
     check_commit,
+    contents_problems,
     git,
     read_names,
     read_version,
@@ -23,6 +29,13 @@ from build_distributions import (
     set_times,
     shipped_files,
 )
+from typer.testing import CliRunner
+
+import cinestrata_client
+from api.agents.library_tools import create_agent_server
+from api.app import create_app
+from cinestrata_schemas import __version__
+from cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGELOG = """# Changelog
@@ -140,3 +153,79 @@ def test_sdists_of_a_commit_are_equal_and_name_no_user(tmp_path: Path) -> None:
         with tarfile.open(sdist) as archive:
             assert {(m.uid, m.uname, m.mtime) for m in archive.getmembers()} == {(0, "", 1_700_000_000)}
     assert written[0] == written[1]
+
+
+def test_interfaces_show_the_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+    assert create_app().openapi()["info"]["version"] == __version__
+    assert CliRunner().invoke(app, ["--version"]).output == f"cinestrata {__version__}\n"
+    assert cinestrata_client.__version__ == __version__
+    assert create_agent_server(lambda _: pytest.fail("no request")).version == __version__
+
+
+def test_images_have_the_version(root: Path, manifests: list[dict[str, Any]]) -> None:
+    recipe = (root / "docker/Dockerfile").read_text()
+    assert re.findall(r"^ARG VERSION=(.+)$", recipe, re.MULTILINE) == [__version__]
+    pods = [
+        document["spec"]["template"]["spec"] for document in manifests if document["kind"] == "Deployment"
+    ]
+    images = [
+        container["image"]
+        for pod in pods
+        for container in (*pod.get("initContainers", ()), *pod["containers"])
+    ]
+    assert len(images) == 4
+    assert {image.partition(":")[2] for image in images} == {__version__}
+
+
+def test_changelog_begins_with_the_version(root: Path) -> None:
+    versions = re.findall(
+        r"^## \[(.+?)\] - \d{4}-\d\d-\d\d$", (root / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert versions[0] == __version__
+
+
+FOLDERS = ("models", "media", "index", "service", "trainer", "api", "cli", "benchmarks", "clients")
+
+
+@pytest.mark.slow
+def test_wheel_is_complete_and_runs(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    source, site = tmp_path / "source", tmp_path / "site"
+    # The build writes to its source folder.
+    for name in FOLDERS:
+        shutil.copytree(
+            ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    files = [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source], check=True
+    )
+    (wheel,) = tmp_path.glob("cinestrata-*.whl")
+    assert contents_problems(read_names(wheel), shipped_files(files, APPLICATION)) == []
+
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(site), "CINESTRATA_DATA_DIR": str(tmp_path / "data")}
+    script = (
+        "import api.app, cli, cinestrata_client; print(cli.__file__, cinestrata_client.__file__, sep='\\n')"
+    )
+    imported = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(line.startswith(str(site)) for line in imported.stdout.splitlines())
+    doctor = subprocess.run(
+        [sys.executable, site / "bin" / "cinestrata", "doctor"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
