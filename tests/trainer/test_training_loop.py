@@ -260,7 +260,8 @@ def test_training_mode_is_switched_off_after_an_error(backbone: Backbone, task: 
     assert not method.training
 
 
-def test_cosine_schedule_follows_warm_up() -> None:
+def test_schedules() -> None:
+    """A half-cosine follows the warm-up; steps train later epochs at a tenth of the rate."""
     plain = [learning_rate_factor(step, 10) for step in range(10)]
     assert plain[0] == 1
     assert plain[5] == pytest.approx(0.5)
@@ -271,6 +272,7 @@ def test_cosine_schedule_follows_warm_up() -> None:
     assert warm[4] == 1
     assert warm[4:] == sorted(warm[4:], reverse=True)
     assert [learning_rate_factor(step, 2, warmup=1) for step in range(2)] == [0.5, 1]
+    assert [learning_rate_factor(step, 6, first_epoch=2) for step in range(6)] == [1, 1, 0.1, 0.1, 0.1, 0.1]
 
 
 def test_task_without_captions_is_recorded_but_not_trained(
@@ -285,10 +287,6 @@ def test_task_without_captions_is_recorded_but_not_trained(
     frozen = start_method("zero_shot", backbone, {}, None)
     assert learn_task(frozen, random_task("captioned", [["a red circle"], ["two stars"]])) == []
     assert float(frozen.profiles.values.max()) > 1
-
-
-def test_step_schedule_trains_later_epochs_at_a_tenth_of_the_rate() -> None:
-    assert [learning_rate_factor(step, 6, first_epoch=2) for step in range(6)] == [1, 1, 0.1, 0.1, 0.1, 0.1]
 
 
 def test_method_hooks_receive_validation_videos_and_training_pairs(

@@ -22,6 +22,7 @@ from tests.trainer.methods.method_driver import (
     random_frames,
     run_steps,
     weights,
+    write_task,
 )
 from trainer.methods.shared.momentum import KeyQueues, MomentumMethod, moco_loss
 from trainer.task_data import Clip
@@ -251,19 +252,10 @@ def test_task_ends_with_its_best_epoch(
     )
 
 
-def write_clips(folder: Path, name: str, seeds: list[int], split: Any, captions: int) -> list[Clip]:
-    clips = []
-    for number, seed in enumerate(seeds):
-        path = folder / f"{name}-{number}.npy"
-        np.save(path, random_frames(seed)[0].numpy())
-        texts = tuple(f"{name} {number} caption {c}" for c in range(captions))
-        clips.append(Clip(f"{name}-{number}", number, path, texts, split))
-    return clips
-
-
 def test_validation_recall_counts_ties_as_misses(backbone: Backbone, tmp_path: Path) -> None:
     method = second_task_method(backbone, batch_size=2)
-    clips = write_clips(tmp_path, "val", [1, 2, 3, 4, 5], "val", 2)
+    captions = [[f"video {number} caption {c}" for c in range(2)] for number in range(5)]
+    clips = write_task(tmp_path, "val", captions, ["val"] * 5).clips
     texts = [caption for clip in clips for caption in clip.captions]
     videos = torch.cat([method.encode_videos(torch.from_numpy(np.load(c.frames_path))[None]) for c in clips])
     # Half of the captions belong to the clip that they retrieve, the others to another clip.
