@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError, content_hash
@@ -23,6 +24,7 @@ from service.tasks.manifests.caption_tables import require_text_table
 from service.tasks.manifests.folder_videos import (
     FolderVideos,
     RemoteVideos,
+    VideoListing,
     list_folder_videos,
     list_remote_videos,
 )
@@ -117,77 +119,90 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
     Raises:
         InvalidInput: The source cannot be listed, all videos are left out, or a video has an ID.
     """
-    if listing.files is None:
-        message = f"{listing.base.shown} is on a web server, which can't be listed."
+    base, files = listing.base, listing.files
+    if files is None:
+        message = f"{base.shown} is on a web server, which can't be listed."
         raise InvalidInput.at("source", message, "Use `cinestrata ingest` with the manifest.")
-    _refuse_ids(listing.videos)
-    found = SourceFiles(
-        listing.base.text,
-        [],
-        explain_left_out(listing.left_out),
-        path_of=partial(_path_in_store, listing.base.text),
-        place=listing.place,
-    )
-    for video in listing.videos:
-        file = listing.files.get(video.uri)
+
+    def find_file(video: VideoSpec) -> SourceFile | str:
+        file = files.get(video.uri)
         if file is None:
-            found.left_out[video.uri] = (
-                f"It is outside the folder {listing.base.shown}; a sync follows the files of one folder."
-            )
-        elif problem := _content_problem(video):
-            found.left_out[video.uri] = problem
-        else:
-            etag = file.version.partition(":")[0].strip('"')
-            # The etag of S3 is the MD5 of a small object.
-            content = etag if re.fullmatch(r"[0-9a-f]{32}", etag) else file.version
-            found.files.append(
-                SourceFile(video, file.size, _digest(file, file.version), token=_digest(file, content))
-            )
-    _require_files(found)
-    return found
+            return f"It is outside the folder {base.shown}; a sync follows the files of one folder."
+        etag = file.version.partition(":")[0].strip('"')
+        # The etag of S3 is the MD5 of a small object.
+        content = etag if re.fullmatch(r"[0-9a-f]{32}", etag) else file.version
+        return SourceFile(video, file.size, _digest(file, file.version), token=_digest(file, content))
+
+    path_of = partial(_path_in_store, base.text)
+    return _list_files(listing, find_file, source=base.text, path_of=path_of, place=listing.place)
 
 
 def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
     """List the video files in a local folder; raise InvalidInput."""
-    _refuse_ids(listing.videos)
     base = listing.base.resolve()
-    found = SourceFiles(
-        str(base),
-        [],
-        explain_left_out(listing.left_out),
-        listing.uploaded,
-        lambda path: folder_device(base / path),
-        partial(_path_in_folder, base),
-        partial(_signature, base),
-    )
-    for video in listing.videos:
+
+    def find_file(video: VideoSpec) -> SourceFile | str:
         report_progress()
         if is_source_uri(video.uri):
-            found.left_out[video.uri] = "It is outside the folder; a sync follows the files of one folder."
-            continue
+            return "It is outside the folder; a sync follows the files of one folder."
         path = listing.base / video.uri
         try:
             status = path.stat()
         except (OSError, ValueError) as error:
             is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            found.left_out[video.uri] = f"The file {'does not exist' if is_missing else 'cannot be read'}."
-            continue
+            return f"The file {'does not exist' if is_missing else 'cannot be read'}."
         if not stat.S_ISREG(status.st_mode):
-            found.left_out[video.uri] = "It is not a regular file."
-        elif problem := _content_problem(video):
-            found.left_out[video.uri] = problem
+            return "It is not a regular file."
+        return SourceFile(
+            video,
+            status.st_size,
+            f"{status.st_dev}:{status.st_ino}",
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            partial(content_hash, path),
+        )
+
+    return _list_files(
+        listing,
+        find_file,
+        source=str(base),
+        uploaded=listing.uploaded,
+        device_of=lambda path: folder_device(base / path),
+        path_of=partial(_path_in_folder, base),
+        signature_of=partial(_signature, base),
+    )
+
+
+def _list_files(
+    listing: VideoListing, find_file: Callable[[VideoSpec], SourceFile | str], **source: Any
+) -> SourceFiles:
+    """List the files of videos that can be used.
+
+    Args:
+        find_file: Finds a video's file, or explains why it cannot be used.
+        source: Other fields of the result.
+
+    Raises:
+        InvalidInput: A video has an ID, or all are left out: the source would look empty.
+    """
+    if named := next((video.id for video in listing.videos if video.id is not None), None):
+        message = f"The manifest gives the ID {named!r}, but a sync gives IDs itself."
+        raise InvalidInput.at("id", message, "Omit the IDs.")
+    left_out = explain_left_out(listing.left_out)
+    found = SourceFiles(files=[], left_out=left_out, **source)
+    for video in listing.videos:
+        file = find_file(video)
+        if isinstance(file, str):
+            left_out[video.uri] = file
+        elif error := next(content_errors(video.uri, video), None):
+            left_out[video.uri] = _reason(video.uri, error)
         else:
-            found.files.append(
-                SourceFile(
-                    video,
-                    status.st_size,
-                    f"{status.st_dev}:{status.st_ino}",
-                    status.st_mtime_ns,
-                    status.st_ctime_ns,
-                    partial(content_hash, path),
-                )
-            )
-    _require_files(found)
+            found.files.append(file)
+    if not found.files:
+        reasons = [f"{shown_path(path)}: {reason}" for path, reason in left_out.items()]
+        more = f" ({len(reasons) - _MAX_LISTED} more)" if len(reasons) > _MAX_LISTED else ""
+        message = f"No file in the source can be used. {' '.join(reasons[:_MAX_LISTED])}{more}"
+        raise InvalidInput.at("source", message)
     return found
 
 
@@ -224,11 +239,6 @@ def find_problem(source: SourceFiles, video: VideoSpec) -> str | None:
     return _reason(video.uri, error) if error else None
 
 
-def _content_problem(video: VideoSpec) -> str | None:
-    error = next(content_errors(video.uri, video), None)
-    return _reason(video.uri, error) if error else None
-
-
 def explain_left_out(errors: Mapping[str, FieldError]) -> dict[str, str]:
     """Explain why files are left out, by path."""
     return {path: _reason(path, error) for path, error in errors.items()}
@@ -238,18 +248,3 @@ def _reason(path: str, error: FieldError) -> str:
     is_path = error.field in (path, repr(path)[1:-1])
     field = "" if is_path else re.sub(r"^:(\d+)$", r"line \1", error.field.removeprefix(path).lstrip("."))
     return f"{field + ': ' if field else ''}{error.message} {error.hint}".strip()
-
-
-def _require_files(found: SourceFiles) -> None:
-    """Raise InvalidInput if all videos are left out: the source would look empty."""
-    if not found.files:
-        named = [f"{shown_path(path)}: {reason}" for path, reason in found.left_out.items()]
-        more = f" ({len(named) - _MAX_LISTED} more)" if len(named) > _MAX_LISTED else ""
-        message = f"No file in the source can be used. {' '.join(named[:_MAX_LISTED])}{more}"
-        raise InvalidInput.at("source", message)
-
-
-def _refuse_ids(videos: Sequence[VideoSpec]) -> None:
-    if named := next((video.id for video in videos if video.id is not None), None):
-        message = f"The manifest gives the ID {named!r}, but a sync gives IDs itself."
-        raise InvalidInput.at("id", message, "Omit the IDs.")

@@ -20,8 +20,7 @@ from service.storage import library_files
 from service.storage.video_files import is_removed_upload
 from service.tasks.ingestion_checks import learns_all_captions
 from service.tasks.lifecycle import ChunkClaim, Claim, plan_chunks
-from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
-from service.tasks.lifecycle.state_machine import SAME_CONTENT, lock_owned_task, reject
+from service.tasks.lifecycle.state_machine import ISOLATED, SAME_CONTENT, is_unleased, lock_owned_task, reject
 
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
 CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidence, if none is given

@@ -15,7 +15,7 @@ from service.tasks.lifecycle.chunks import (
 )
 from service.tasks.lifecycle.claims import Claim, claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.publishing import AppendPublication, Publication
-from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
+from service.tasks.lifecycle.state_machine import ReconcileReport, reconcile, send_due
 
 __all__ = [
     "AppendPublication",

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import structlog
-from sqlalchemy import ColumnElement, and_, exists, func, insert, or_, select
+from sqlalchemy import and_, exists, func, insert, select
 from sqlalchemy.orm import Session
 
 from index.arrays import batches
@@ -25,12 +25,7 @@ from service.catalog.tables import ACTIVE_STATES, Chunk, Task
 from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskCancelled, TaskInterruption
 from service.core.settings import settings
 from service.core.tracing import use_request_id
-from service.tasks.lifecycle import state_machine
-from service.tasks.lifecycle.state_machine import lock_task_if
-
-Stage = Literal["probing", "indexing"]
-
-ISOLATED = "isolated"  # ``run`` of a single-video probing chunk, which only the task's owner processes
+from service.tasks.lifecycle.state_machine import Stage, free_chunk, is_unleased, lock_task_if
 
 _TOKENS = 2**20  # per chunk and claim of its task
 _SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without a source
@@ -84,17 +79,6 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
             ).where(Chunk.task_id == task_id, Chunk.stage == stage, Chunk.done_at.is_(None))
         ).one()
     return ChunkTotals(unfinished, claimed, max(int(remaining or 0), 0))
-
-
-def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
-    """Build the condition for a stage's chunks that any worker may claim."""
-    return and_(
-        Chunk.stage == stage,
-        Chunk.done_at.is_(None),
-        Chunk.attempts < state_machine.MAX_ATTEMPTS,
-        func.coalesce(Chunk.run, "") != ISOLATED,
-        is_unleased(at),
-    )
 
 
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
@@ -241,11 +225,6 @@ class ChunkClaim:
         return session.scalars(
             select(Chunk).where(self._is_own).with_for_update().execution_options(populate_existing=True)
         ).one_or_none()
-
-
-def is_unleased(at: datetime) -> ColumnElement[bool]:
-    """Build the condition for chunks that no worker is processing."""
-    return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)
 
 
 log = structlog.get_logger(__name__)
