@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,17 +20,29 @@ from index.shard_store import ShardStore
 TASKS = ["a", "b", "c", "d"]
 
 
+Watch = Callable[[Callable[[str], object]], None]
+
+
 @pytest.fixture
-def opened_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tasks in the order in which their segments are opened."""
-    order: list[str] = []
+def watch_opening(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Calls a function with the task of each segment before it is opened."""
     real = Segment.open.__func__  # type: ignore[attr-defined]
 
-    def watched(cls: type[Segment], folder: Path, entry: object, **named: object) -> Segment:
-        order.append(entry.task)  # type: ignore[attr-defined]
-        return real(cls, folder, entry, **named)
+    def watch(call: Callable[[str], object]) -> None:
+        def watched(cls: type[Segment], folder: Path, entry: Any, **named: object) -> Segment:
+            call(entry.task)
+            return real(cls, folder, entry, **named)
 
-    monkeypatch.setattr(Segment, "open", classmethod(watched))
+        monkeypatch.setattr(Segment, "open", classmethod(watched))
+
+    return watch
+
+
+@pytest.fixture
+def opened_tasks(watch_opening: Watch) -> list[str]:
+    """Tasks in the order in which their segments are opened."""
+    order: list[str] = []
+    watch_opening(order.append)
     return order
 
 
@@ -133,53 +146,25 @@ def _vectors_of(store: ShardStore, task: str) -> Path:
     return store.shard_folder(store.manifest().shards[task].id) / "vectors.faiss"
 
 
-def test_truncated_mapped_file_is_not_read(four_tasks: ShardStore, unit: Callable) -> None:
-    _, snapshot = _unopened(four_tasks)
+def test_truncated_mapped_file_is_not_read_and_replaced_one_is_reopened(
+    four_tasks: ShardStore, watch_opening: Watch, unit: Callable
+) -> None:
+    store, snapshot = _unopened(four_tasks)
     query = unit(1)[0]
     before = {task: _search(snapshot, task, query) for task in TASKS}
-    file = _vectors_of(four_tasks, "b")
-    whole = file.read_bytes()
+    file, entry = _vectors_of(four_tasks, "b"), snapshot.manifest.shards["b"]
+    restored = file.with_name("restored")
+    restored.write_bytes(file.read_bytes())
+    stale = weakref.ref(store.segment_cache.get(store.shard_folder(entry.id), entry))
+    opened: list[tuple[str, Segment | None]] = []
+    watch_opening(lambda task: opened.append((task, stale())))
     with file.open("r+b") as cut:
         cut.truncate(50)
     for _ in range(2):
         with pytest.raises(ShardCorrupt, match=r"instead of .* restore it from a backup"):
             _search(snapshot, "b", query)
     assert [_search(snapshot, task, query) for task in "acd"] == [before[task] for task in "acd"]
-    file.write_bytes(whole)
-    assert _search(snapshot, "b", query) == before["b"]
-
-
-def test_replaced_mapped_file_is_reopened(
-    four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
-) -> None:
-    _, snapshot = _unopened(four_tasks)
-    query = unit(1)[0]
-    before = _search(snapshot, "b", query)
-    file = _vectors_of(four_tasks, "b")
-    restored = file.with_name("restored")
-    restored.write_bytes(file.read_bytes())
-    with file.open("r+b") as cut:
-        cut.truncate(50)
     restored.replace(file)
-    assert _search(snapshot, "b", query) == before
-    assert _search(snapshot, "b", query) == before
-    assert opened_tasks == ["b", "b"]
-
-
-def test_stale_segment_is_closed_before_it_is_reopened(
-    four_tasks: ShardStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, entry = four_tasks.segment_cache, four_tasks.manifest().shards["b"]
-    folder, file = four_tasks.shard_folder(entry.id), _vectors_of(four_tasks, "b")
-    stale = weakref.ref(cache.get(folder, entry))
-    restored = file.with_name("restored")
-    restored.write_bytes(file.read_bytes())
-    restored.replace(file)
-    real = Segment.open.__func__  # type: ignore[attr-defined]
-
-    def open_alone(cls: type[Segment], *arguments: object, **named: object) -> Segment:
-        assert stale() is None, "a GPU need not hold two copies"
-        return real(cls, *arguments, **named)
-
-    monkeypatch.setattr(Segment, "open", classmethod(open_alone))
-    assert cache.get(folder, entry).count == 5
+    for _ in range(2):
+        assert _search(snapshot, "b", query) == before["b"]
+    assert opened == [("b", None)] * 3, "closed before it is opened again: a GPU need not hold two copies"
