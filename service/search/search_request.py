@@ -182,7 +182,8 @@ def _parse(
         routes=routes or "auto",
         field_prefix=field_prefix,
     )
-    if cursor is not None and (differing := cursor.differing_parameters(request.parameter_digests)):
+    of_cursor = cursor.parameters if cursor else request.parameter_digests
+    if differing := sorted({name for name, _ in of_cursor.items() ^ request.parameter_digests.items()}):
         if "routes" in differing:  # it overrides the setting, so the setting cannot be what changed
             differing = [name for name in differing if name != "CINESTRATA_ROUTES"]
         verb = "differ" if len(differing) > 1 else "differs"
@@ -242,11 +243,6 @@ class Cursor(BaseModel, frozen=True, strict=True, extra="forbid"):
     def last_hit(self) -> Hit:
         """Last hit of the previous page."""
         return Hit(*self.last)
-
-    def differing_parameters(self, parameters: Mapping[str, str]) -> list[str]:
-        """List the parameters whose digests differ from another search's."""
-        names = {*parameters, *self.parameters}
-        return sorted(name for name in names if parameters.get(name) != self.parameters.get(name))
 
 
 def parse_cursor(text: str) -> Cursor | None:

@@ -315,12 +315,10 @@ def _count_fields(
                 if column.has_repeated_values:
                     total, of_values = column.count_values(rows)
                     with_value[name] += total
-                    counts[name].update({key: n for key, n in of_values.items() if _is_short(key[1])})
+                    counts[name].update(
+                        {key: n for key, n in of_values.items() if len(str(key[1])) <= FACET_CHARS}
+                    )
     return with_value, counts
-
-
-def _is_short(value: MetadataValue) -> bool:
-    return not isinstance(value, str) or len(value) <= FACET_CHARS
 
 
 def _most_frequent(counts: Mapping[TypedValue, int]) -> list[FacetValue]:

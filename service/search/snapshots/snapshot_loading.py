@@ -314,12 +314,13 @@ def check_probes(
     rows = [row for row, task in enumerate(probes.tasks) if task in shards]
     vectors = encode([(probes.texts[row], probes.mode, probes.tasks[row]) for row in rows])
     for row, vector in zip(rows, vectors, strict=True):
-        task = probes.tasks[row]
+        task, expected = probes.tasks[row], probes.vectors[row].astype(np.float32)
         is_newest = task == probes.tasks[0]
         try:
+            difference = _score_difference(probes, row, vector, shards[task], is_newest)
+            is_comparable = vector.shape == expected.shape
             difference = max(
-                _vector_difference(probes, row, vector),
-                _score_difference(probes, row, vector, shards[task], is_newest),
+                float(np.linalg.norm(vector - expected)) if is_comparable else np.inf, difference
             )
         except ShardStoreError:  # the shard is broken, not the release; a search sets the shard aside
             continue

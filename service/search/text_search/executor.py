@@ -338,7 +338,11 @@ def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None
             search.words.match_all_terms,
         )
         if search.request.query.moments:
-            _keep_query_vectors(search, query)
+            # For scoring moments. A searched task without a hit will not get one later.
+            tasks = {hit.task for hit in search.planner.hits()}
+            with_moments = {task: query[task] for task in query if snapshot.shards[task].has_moments}
+            vectors_of_hits = (search.query_vectors | with_moments).items()
+            search.query_vectors = {task: vector for task, vector in vectors_of_hits if task in tasks}
         search.round = search.planner.next_round()
     merged = time.perf_counter()
     for search in batch:
@@ -383,12 +387,3 @@ def _with_moments(snapshot: SearchSnapshot, cache: VideoMetadataCache, task: str
         return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
     except Unavailable:  # whole videos are still found without the catalog
         return ids
-
-
-def _keep_query_vectors(search: TextSearch, vectors: Mapping[str, Vectors]) -> None:
-    """Keep a round's vectors for scoring moments. A searched task without a hit will not get one later."""
-    new = {task: vector for task, vector in vectors.items() if search.snapshot.shards[task].has_moments}
-    if new or search.query_vectors:
-        tasks = {hit.task for hit in search.planner.hits()}
-        every = search.query_vectors | new
-        search.query_vectors = {task: vector for task, vector in every.items() if task in tasks}
