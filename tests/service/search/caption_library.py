@@ -61,6 +61,13 @@ def copy_rows(service: SearchEngine) -> None:
         _PAUSE.wait(0.01)
 
 
+def flip_last_byte(path: Path) -> None:
+    """Change the last byte of a file; a second call restores it."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 class Library:
     """Learns tasks without video files: the vector of a video is the feature of its caption."""
 
@@ -175,6 +182,15 @@ class Library:
             session.add_all(videos)
             session.flush()
             return [video.vector_id for video in videos]
+
+
+Served = tuple[Library, SearchEngine]
+
+
+def learn_birds_and_cars(library: Library) -> None:
+    """Add birds and cars to a library."""
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
 
 
 class Probed(Library):

@@ -6,20 +6,17 @@ import math
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from index.hits import Hits
 from index.shards.faiss_vector_store import FaissShard
 from index.vector_ids import is_moment, moment_ids, video_ids_of
-from models.backbones.backbone import Backbone
-from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import (
     ShardScan,
     best_per_video,
@@ -28,10 +25,7 @@ from service.search.snapshots.search_snapshot import (
     search_in_parallel,
 )
 from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
-
-torch.set_num_threads(1)
-
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
 # -- grouping, compared with a loop -------------------------------------------------------------------------
 
@@ -124,22 +118,14 @@ SEEN = {
 }
 
 
-@pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, SearchEngine]]:
-    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        for name, captions in VIDEOS.items():
-            facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
-            library.add_task(name, captions, facts=facts, moments=SEEN.get(name, {}))
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield library, service
+def learn(library: Library) -> None:
+    for name, captions in VIDEOS.items():
+        facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
+        library.add_task(name, captions, facts=facts, moments=SEEN.get(name, {}))
 
 
-def test_best_moment_is_listed_first(served: tuple[Library, SearchEngine]) -> None:
-    _, service = served
+def test_best_moment_is_listed_first(shared: Served) -> None:
+    _, service = shared
     answer = service.search("a heron stands in shallow water", k=2, task="birds")
     assert {result.video_id for result in answer.results} == {"birds-0", "birds-3"}
     lake = next(result for result in answer.results if result.video_id == "birds-3")
@@ -148,10 +134,8 @@ def test_best_moment_is_listed_first(served: tuple[Library, SearchEngine]) -> No
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 11])
-def test_k_videos_are_returned_despite_one_with_forty_better_moments(
-    served: tuple[Library, SearchEngine], k: int
-) -> None:
-    _, service = served
+def test_k_videos_are_returned_despite_one_with_forty_better_moments(shared: Served, k: int) -> None:
+    _, service = shared
     text = "a bus number 7 turns left at the light"
     whole = service.search(text, k=100).results
     assert len(whole) == 11
@@ -164,10 +148,8 @@ def test_k_videos_are_returned_despite_one_with_forty_better_moments(
 @pytest.mark.parametrize(
     "parameters", [{}, {"min_score": 0.3}, {"task": "cars"}, {"where": {"number": {"max": 3}}}], ids=str
 )
-def test_pages_with_moments_equal_one_long_list(
-    served: tuple[Library, SearchEngine], parameters: dict[str, Any]
-) -> None:
-    _, service = served
+def test_pages_with_moments_equal_one_long_list(shared: Served, parameters: dict[str, Any]) -> None:
+    _, service = shared
     text = "a bus number 7 turns left at the light"
     whole = service.search(text, k=100, routes="all", **parameters)
     found, cursor = [], None
@@ -182,9 +164,9 @@ def test_pages_with_moments_equal_one_long_list(
     assert [r.video_id for r in found if r.score >= least] == [r.video_id for r in found]
 
 
-def test_scan_groups_the_hits_of_each_search_separately(served: tuple[Library, SearchEngine]) -> None:
+def test_scan_groups_the_hits_of_each_search_separately(shared: Served) -> None:
     """Text searches use moments and clip searches do not; one scan of a shard may serve both."""
-    _, service = served
+    _, service = shared
     snapshot = service.snapshots.current()
     (vector,) = snapshot.query_vectors([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
     shard = snapshot.shards["tsk_cars"]
@@ -208,9 +190,9 @@ def test_scan_groups_the_hits_of_each_search_separately(served: tuple[Library, S
 
 @pytest.mark.usefixtures("no_words")
 def test_shards_without_moments_have_no_additional_cost(
-    served: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
+    shared: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, service = served
+    _, service = shared
     depths: dict[str, list[int]] = {}
     original = FaissShard.search_many
 
@@ -234,8 +216,8 @@ def test_shards_without_moments_have_no_additional_cost(
     assert set(moment_reads) <= {"tsk_birds", "tsk_cars"}
 
 
-def test_filter_includes_the_moments_of_passing_videos(served: tuple[Library, SearchEngine]) -> None:
-    _, service = served
+def test_filter_includes_the_moments_of_passing_videos(shared: Served) -> None:
+    _, service = shared
     text = "a heron stands in shallow water"
     everything = {result.video_id: result for result in service.search(text, k=100).results}
     for number in range(4):
@@ -249,26 +231,20 @@ def test_filter_includes_the_moments_of_passing_videos(served: tuple[Library, Se
 
 
 @pytest.mark.parametrize("moments", [0, 1, 5, 100])
-def test_moments_parameter_limits_the_listed_moments(
-    served: tuple[Library, SearchEngine], moments: int
-) -> None:
-    _, service = served
+def test_moments_parameter_limits_the_listed_moments(shared: Served, moments: int) -> None:
+    _, service = shared
     full = {r.video_id: r for r in service.search("a bus", k=100, moments=100).results}
     assert [len(full[video].moments) for video in ("cars-3", "birds-3", "birds-1", "sea-0")] == [40, 5, 3, 0]
     for result in service.search("a bus", k=100, moments=moments).results:
         assert result.moments == full[result.video_id].moments[:moments]
         assert result.score == full[result.video_id].score
         assert ("#t=" in result.stream_url) == bool(result.moments)
-
-
-def test_cursor_accepts_another_number_of_moments(served: tuple[Library, SearchEngine]) -> None:
-    _, service = served
     cursor = service.search("a bus", k=1, moments=0).next_cursor
-    assert service.search("a bus", k=2, moments=5, cursor=cursor).results[0].rank == 2
+    assert service.search("a bus", k=2, moments=moments, cursor=cursor).results[0].rank == 2
 
 
-def test_similar_search_compares_whole_videos(served: tuple[Library, SearchEngine]) -> None:
-    library, service = served
+def test_similar_search_compares_whole_videos(shared: Served) -> None:
+    library, service = shared
     answer = service.search_similar("cars-3", k=100)
     vectors = library.stored(VIDEOS["cars"])
     expected = sorted(((float(v @ vectors[3]), n) for n, v in enumerate(vectors[:3])), reverse=True)
@@ -277,11 +253,9 @@ def test_similar_search_compares_whole_videos(served: tuple[Library, SearchEngin
     assert all(result.moments == [] for result in answer.results)
 
 
-def test_deletion_and_compaction_of_moments(
-    served: tuple[Library, SearchEngine],
-) -> None:
+def test_deletion_and_compaction_of_moments(shared: Served) -> None:
     """Runs last, because it changes the library."""
-    library, service = served
+    library, service = shared
     text = "a heron stands in shallow water"
     before = service.search(text, k=100).results
     library.store.compact("tsk_birds")
@@ -298,7 +272,7 @@ def test_deletion_and_compaction_of_moments(
     assert "birds-3" not in {result.video_id for result in service.search(text, k=100).results}
 
 
-# -- settings -----------------------------------------------------------------------------------------------
+# -- scans in parallel ------------------------------------------------------------------------------------------
 
 
 LARGE, SMALL = 1024**3, 1024

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cinestrata_schemas.search import Facet
-from models.backbones.backbone import Backbone
 from service.core.errors import Unavailable
 from service.search.engine import SearchEngine
 from service.search.video_filters import FACET_FIELDS, FACET_VALUES, count_facets
-from tests.service.search.caption_library import BIRDS, Library, settled
+from tests.service.search.caption_library import BIRDS, Library, Served
 
 NUMBER = 12  # videos of a task
 FACTS: dict[str, list[dict[str, Any]]] = {
@@ -35,17 +33,16 @@ FACTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
-    """Two tasks whose videos have the metadata of ``FACTS``."""
-    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        for name, metadata in FACTS.items():
-            facts = [{"extra": values} for values in metadata]
-            library.add_task(name, [f"{BIRDS[n % 3]}, {n}" for n in range(NUMBER)], facts=facts)
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield service
+def learn(library: Library) -> None:
+    """Add two tasks whose videos have the metadata of ``FACTS``."""
+    for name, metadata in FACTS.items():
+        facts = [{"extra": values} for values in metadata]
+        library.add_task(name, [f"{BIRDS[n % 3]}, {n}" for n in range(NUMBER)], facts=facts)
+
+
+@pytest.fixture
+def service(shared: Served) -> SearchEngine:
+    return shared[1]
 
 
 def _facets(service: SearchEngine, ids: list[int]) -> list[Facet]:

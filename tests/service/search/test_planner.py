@@ -149,9 +149,6 @@ def test_pages_contain_every_video_once(
     assert found == expected
 
 
-# -- videos with moments ------------------------------------------------------------------------------------
-
-
 # -- selection of tasks -------------------------------------------------------------------------------------
 
 
@@ -236,9 +233,7 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
             sizes[-1].append(len(wave))
             planner.add_hits([])
     assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
-
-
-def test_first_wave_of_a_shared_encoding_takes_a_few_tasks_that_are_less_likely() -> None:
+    # The first wave takes a few tasks that are less likely.
     lifts = {f"t{n}": -float(n) for n in range(20)}
     planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=SHARED_ENCODING)
     assert planner.next_round() == list(lifts)[: SHARED_ENCODING.min_first_round]

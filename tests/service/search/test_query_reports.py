@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
-from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task, Video
 from service.core import request_limits
@@ -16,9 +13,7 @@ from service.core.errors import Conflict, NotFound
 from service.search import explanations
 from service.search.engine import SearchEngine
 from service.search.explanations import sample_captions
-from tests.service.search.caption_library import BIRDS, CARS, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, CARS, Library, Served
 
 # The vector of a video is that of its first caption; each of these captions describes another video.
 SWAPPED = [BIRDS[1], CARS[0], BIRDS[0]]
@@ -28,21 +23,13 @@ VIDEOS = {"birds": BIRDS, "cars": CARS, "mute": ["a"]}
 SPLITS = {"birds": "test", "cars": "train", "mute": "train"}
 
 
-@pytest.fixture(scope="module")
-def library(
-    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, SearchEngine]]:
-    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        for name, captions in VIDEOS.items():
-            library.add_task(name, captions, facts=[{"effective_split": SPLITS[name]}] * len(captions))
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield library, service
+def learn(library: Library) -> None:
+    for name, captions in VIDEOS.items():
+        library.add_task(name, captions, facts=[{"effective_split": SPLITS[name]}] * len(captions))
 
 
 @pytest.fixture
-def served(library: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch) -> SearchEngine:
+def served(shared: Served, monkeypatch: pytest.MonkeyPatch) -> SearchEngine:
     """The engine of the library, whose catalog is as after learning; the domain "mute" has no captions."""
     monkeypatch.setattr(request_limits, "MAX_RESULTS", 4)
     for name, captions in VIDEOS.items():
@@ -53,7 +40,7 @@ def served(library: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatc
         for task in session.query(Task):
             task.state, task.target_id = "ready", None
         session.query(Recall).delete()
-    return library[1]
+    return shared[1]
 
 
 def _edit(video_id: str, **values: Any) -> None:
@@ -68,9 +55,7 @@ def _swap_captions() -> None:
         _edit(f"birds-{number}", captions=[caption])
 
 
-def test_captions_that_find_their_videos_are_not_among_the_worst(
-    served: SearchEngine,
-) -> None:
+def test_captions_that_find_their_videos_are_not_among_the_worst(served: SearchEngine) -> None:
     report = served.report_queries("tsk_birds")
     assert (report.task, report.split, report.held_out) == ("birds", "test", True)
     assert (report.queries, report.captions, report.depth) == (3, 3, 4)
@@ -128,20 +113,17 @@ def test_captions_are_searched_once_until_they_change(
     assert started == [3, 3]
 
 
-def test_training_captions_are_reported_as_such(served: SearchEngine) -> None:
+def test_training_captions_are_reported_as_such_and_no_captions_as_an_empty_report(
+    served: SearchEngine,
+) -> None:
     report = served.report_queries("tsk_cars")
     assert (report.split, report.held_out, report.queries) == ("train", False, 3)
-
-
-def test_report_without_captions_is_empty(served: SearchEngine) -> None:
     report = served.report_queries("tsk_mute")
     assert (report.task, report.split, report.queries, report.recall_at_1) == ("mute", None, 0, None)
     assert (report.first_results, report.worst, report.measured) == ([], [], {})
 
 
-def test_report_contains_the_stored_recall_of_the_newest_release(
-    served: SearchEngine,
-) -> None:
+def test_report_contains_the_stored_recall_of_the_newest_release(served: SearchEngine) -> None:
     def cell(release: int, task: int, mode: str, gallery: str, r1: float) -> Recall:
         figures = {"queries": 9, "r1": r1, "r5": 0.9, "r10": 1.0, "medr": 1.0, "meanr": 1.0}
         return Recall(release_order=release, task_order=task, mode=mode, gallery=gallery, **figures)
@@ -162,9 +144,7 @@ def test_report_contains_the_stored_recall_of_the_newest_release(
     assert {gallery: figures.r1 for gallery, figures in measured.items()} == {"local": 0.3, "global": 0.4}
 
 
-def test_sample_takes_first_captions_of_all_videos_before_others(
-    served: SearchEngine,
-) -> None:
+def test_sample_takes_first_captions_of_all_videos_before_others(served: SearchEngine) -> None:
     _edit("birds-0", captions=["one", "  ", "two", "x" * 1500], content_hash="b")
     _edit("birds-1", captions=["three"], content_hash="a")
     _edit("birds-2", captions=[], content_hash="c")

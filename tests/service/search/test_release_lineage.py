@@ -7,59 +7,44 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
-from models.encoders import encoder_registry
 from models.releases import release_files
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseTask
 from models.routing.router import TextEvidence
 from models.routing.routing_profiles import RoutingProfiles
-from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
 
 
 def _route(
-    snapshot: SearchSnapshot, tasks: Sequence[Sequence[str]]
+    snapshot: SearchSnapshot, tasks: Iterable[str] | None = None
 ) -> list[tuple[dict[str, float], TextEvidence]]:
-    routings = snapshot.route(snapshot.query_vectors.tokens(TEXTS), tasks)
+    tokens = snapshot.query_vectors.tokens(TEXTS)
+    routings = snapshot.route(tokens, [list(tasks or snapshot.shards)] * len(TEXTS))
     return [(routing.weights, routing.evidence) for routing in routings]
 
 
-torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
-@pytest.fixture
-def configured(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Settings:
-    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
-    monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
-    return settings_factory(tmp_path)
+def _encode(snapshot: SearchSnapshot, tasks: Iterable[str] | None = None) -> list[np.ndarray]:
+    """Encode each text in each mode for tasks, by default all of the snapshot."""
+    names = list(tasks or snapshot.shards)
+    return snapshot.query_vectors(
+        [(text, mode, t) for text in TEXTS for mode in snapshot.modes for t in names]
+    )
 
 
 @pytest.fixture(params=["strata", "ffa_tame", "zero_shot"])
@@ -69,13 +54,6 @@ def library(request: pytest.FixtureRequest, configured: Settings, backbone: Back
     for name, captions in (("birds", BIRDS), ("cars", CARS), ("takes", TAKES)):
         library.add_task(name, captions)
     return library
-
-
-@pytest.fixture
-def service(configured: Settings) -> Iterator[SearchEngine]:
-    service = SearchEngine(configured)
-    yield service
-    service.close()
 
 
 @pytest.fixture
@@ -105,12 +83,6 @@ def _folder(library: Library, task: str) -> Path:
     return library.store.release_folder(library.store.manifest().shards[f"tsk_{task}"].release)
 
 
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 def _answers(service: SearchEngine) -> list[object]:
     found = [service.search(text, k=20) for text in TEXTS]
     return [([(r.video_id, r.score) for r in a.results], a.routing, a.degraded) for a in found]
@@ -125,8 +97,7 @@ def test_new_snapshot_reads_only_the_new_release(
     service.snapshots.refresh()
     first = service.snapshots.current()
     assert _releases(read) == set(library.store.manifest().releases)
-    everything = [(text, mode, task) for text in TEXTS for mode in first.modes for task in first.shards]
-    before = first.query_vectors(everything)
+    before = _encode(first)
     manifest = library.add_task("sea", SEA)
     read.clear()
     assert service.snapshots.refresh()
@@ -136,12 +107,10 @@ def test_new_snapshot_reads_only_the_new_release(
         load_snapshot(IndexSnapshot.open(library.store), backbone),
     )
     assert set(replaced.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
-    pairs = [(text, mode, task) for text in TEXTS for mode in replaced.modes for task in replaced.shards]
-    np.testing.assert_allclose(replaced.query_vectors(pairs), loaded.query_vectors(pairs), atol=1e-6)
-    tasks = [list(replaced.shards)] * len(TEXTS)
-    assert _route(replaced, tasks) == _route(loaded, tasks)
+    np.testing.assert_allclose(_encode(replaced), _encode(loaded, replaced.shards), atol=1e-6)
+    assert _route(replaced) == _route(loaded, replaced.shards)
     first.query_vectors.clear()  # running requests keep the previous snapshot
-    np.testing.assert_array_equal(first.query_vectors(everything), before)
+    np.testing.assert_array_equal(_encode(first), before)
 
 
 def test_snapshot_of_an_earlier_release_reuses_the_current_one(
@@ -155,8 +124,7 @@ def test_snapshot_of_an_earlier_release_reuses_the_current_one(
     found = load_snapshot(snapshot, backbone, earlier, other=current)
     assert _releases(read) == {earlier}
     assert list(found.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
-    pairs = [(text, mode, task) for text in TEXTS for mode in loaded.modes for task in loaded.shards]
-    np.testing.assert_array_equal(found.query_vectors(pairs), loaded.query_vectors(pairs))
+    np.testing.assert_array_equal(_encode(found), _encode(loaded))
 
 
 def test_only_broken_releases_are_read_again(library: Library, backbone: Backbone, read: list[Path]) -> None:
@@ -172,17 +140,14 @@ def test_only_broken_releases_are_read_again(library: Library, backbone: Backbon
     )
     assert _releases(read) == {broken.name, newest}
     assert (repaired.degraded, repaired.task_names) == ({}, whole.task_names)
-    pairs = [(text, mode, task) for text in TEXTS for mode in whole.modes for task in whole.shards]
-    np.testing.assert_array_equal(repaired.query_vectors(pairs), whole.query_vectors(pairs))
-    assert _route(repaired, [list(whole.shards)] * 4) == _route(whole, [list(whole.shards)] * 4)
+    np.testing.assert_array_equal(_encode(repaired, whole.shards), _encode(whole))
+    assert _route(repaired, whole.shards) == _route(whole)
 
 
 def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone) -> None:
     snapshot = IndexSnapshot.open(library.store)
     snapshot_in_use = load_snapshot(snapshot, backbone)
-    snapshot_in_use.query_vectors(
-        [("an owl", mode, task) for mode in snapshot_in_use.modes for task in snapshot_in_use.shards]
-    )
+    _encode(snapshot_in_use)
     encoder_reference = weakref.ref(snapshot_in_use.query_vectors.encoder)
     gc.disable()
     try:
@@ -211,7 +176,7 @@ def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     served = load_snapshot(IndexSnapshot.open(library.store), backbone)
     path = _folder(library, task) / file
     if harm == "flip":
-        _flip(path)
+        flip_last_byte(path)
     elif harm == "cut":
         path.write_bytes(path.read_bytes()[:-1])
     else:
@@ -224,9 +189,8 @@ def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     assert "restore it from a backup" in why
     others = [name for name in served.shards if name != f"tsk_{task}"]
     assert list(left.shards) == others
-    pairs = [(text, mode, name) for text in TEXTS for mode in left.modes for name in others]
-    np.testing.assert_array_equal(left.query_vectors(pairs), served.query_vectors(pairs))
-    assert _route(left, [others] * len(TEXTS)) == _route(served, [others] * len(TEXTS))
+    np.testing.assert_array_equal(_encode(left), _encode(served, others))
+    assert _route(left, others) == _route(served, others)
     answer = service.search("a red taxi", k=20)
     assert {result.task_id for result in answer.results} == set(others)
     assert len(answer.degraded) == 1
@@ -239,7 +203,7 @@ def test_damaged_profile_of_the_newest_release_keeps_the_current_snapshot(
     service.snapshots.refresh()
     before = _answers(service)
     library.add_task("sea", SEA)
-    _flip(_folder(library, "sea") / "routing.safetensors")
+    flip_last_byte(_folder(library, "sea") / "routing.safetensors")
     assert not service.snapshots.refresh()
     assert "routing.safetensors was altered" in str(service.snapshots.last_error)
     assert _answers(service) == before
@@ -295,4 +259,4 @@ def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Ba
         before.task_names,
         before.shard_releases,
     )
-    assert _route(after, [list(after.shards)] * 4) == _route(before, [list(before.shards)] * 4)
+    assert _route(after) == _route(before)

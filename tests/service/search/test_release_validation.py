@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from cinestrata_schemas.search import SearchResult
-from index.files.manifest_format import SegmentEntry
-from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.errors import ReleaseError
 from models.releases.release_files import (
@@ -29,17 +27,21 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.snapshot_loading import PROBE_TOLERANCE
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Probed
+from tests.service.search.caption_library import (
+    BIRDS,
+    SEA,
+    Library,
+    Probed,
+    flip_last_byte,
+    learn_birds_and_cars,
+)
 from trainer.task_pipeline import make_probes
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture
 def learning(configured: Settings, backbone: Backbone) -> Probed:
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
-    library.add_task("birds", BIRDS)
-    library.add_task("cars", CARS)
+    learn_birds_and_cars(library)
     return library
 
 
@@ -190,14 +192,6 @@ def test_unreadable_probes_are_reported(learning: Probed, tmp_path: Path) -> Non
 # -- checksums ----------------------------------------------------------------------------------------------
 
 
-def _flip(store: ShardStore, entry: SegmentEntry) -> Path:
-    path = store.shard_folder(entry.id) / "vectors.faiss"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    return path
-
-
 def test_large_library_is_served_before_it_is_verified(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +199,8 @@ def test_large_library_is_served_before_it_is_verified(
     learning.add_task("sea", SEA)
     shards = learning.store.manifest().shards
     monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
-    path = _flip(learning.store, shards["tsk_birds"])
+    vectors = learning.store.shard_folder(shards["tsk_birds"].id) / "vectors.faiss"
+    flip_last_byte(vectors)
     assert service.snapshots.refresh()
     assert service.snapshots.readiness().degraded == {}
     assert service.snapshots.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
@@ -226,8 +221,7 @@ def test_large_library_is_served_before_it_is_verified(
     assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
     assert service.snapshots.refresh(), "the degraded shard is checked again at once"
     assert list(service.snapshots.readiness().degraded) == ["birds"]
-    _flip(learning.store, shards["tsk_birds"])
-    assert path.exists()
+    flip_last_byte(vectors)
     service.snapshots.retry_at = 0.0
     assert service.snapshots.refresh()
     assert (service.snapshots.readiness().degraded, service.snapshots.verify_next_shard()) == ({}, False)
@@ -241,7 +235,7 @@ def test_running_process_verifies_new_shards_before_serving_them(
     while service.snapshots.verify_next_shard():
         pass
     manifest = learning.add_task("sea", SEA)
-    _flip(learning.store, manifest.shards["tsk_sea"])
+    flip_last_byte(learning.store.shard_folder(manifest.shards["tsk_sea"].id) / "vectors.faiss")
     assert service.snapshots.refresh()
     assert list(service.snapshots.readiness().degraded) == ["sea"]
 

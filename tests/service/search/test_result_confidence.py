@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from models.backbones.backbone import Backbone
@@ -18,9 +17,7 @@ from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
 pytestmark = pytest.mark.usefixtures("no_words")
 
@@ -29,38 +26,30 @@ ANSWER = AnswerModel((2.0, 0.5, 0.25, 1.5), -4.0, threshold=0.3, reach=0.05, err
 WORDS = "an owl lands on a branch"
 
 
-@pytest.fixture(scope="module")
-def shared(
-    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, SearchEngine]]:
-    """Three calibrated tasks of twelve videos, shared by tests that change nothing."""
-    with settled(tmp_path_factory.mktemp("shared"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        library.confidence = FITTED
-        for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA)):
-            library.add_task(
-                name,
-                [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
-            )
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield library, service
+def learn(library: Library) -> None:
+    """Add three calibrated tasks of twelve videos, shared by tests that change nothing."""
+    library.confidence = FITTED
+    for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA)):
+        library.add_task(
+            name,
+            [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
+        )
 
 
 @pytest.fixture
-def service(shared: tuple[Library, SearchEngine]) -> SearchEngine:
+def service(shared: Served) -> SearchEngine:
     return shared[1]
 
 
-def test_confidence_equals_the_calibration_of_scores_and_tokens(
-    shared: tuple[Library, SearchEngine], backbone: Backbone
-) -> None:
+def test_confidence_equals_the_calibration_of_scores_and_tokens(shared: Served, backbone: Backbone) -> None:
     library, service = shared
     answer = service.search(WORDS, k=30)
     sure = _expected(library, backbone, answer.results)
     assert len(sure) == 30
     np.testing.assert_allclose([result.confidence for result in answer.results], sure, rtol=1e-4)
     assert answer.confidence == pytest.approx(min(1, sure[:CONFIDENCE_DEPTH].sum()), rel=1e-4)
+    # Without a model of the answer, there is no statement on matches.
+    assert {answer.matches, *(result.matches for result in answer.results)} == {None}
 
 
 def _looks(results: Sequence[SearchResult], nats: np.ndarray) -> np.ndarray:
@@ -98,7 +87,7 @@ def with_answer(service: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
-    shared: tuple[Library, SearchEngine], backbone: Backbone, with_answer: Callable[[AnswerModel], None]
+    shared: Served, backbone: Backbone, with_answer: Callable[[AnswerModel], None]
 ) -> None:
     library, service = shared
     with_answer(ANSWER)
@@ -153,13 +142,6 @@ def test_matches_are_independent_of_k_page_and_thresholds(
     assert (cut.confidence, [r.matches for r in cut.results]) == (whole.confidence, matches[:3])
 
 
-def test_release_without_a_model_of_the_answer_does_not_tell_matches(service: SearchEngine) -> None:
-    answer = service.search(WORDS)
-    assert answer.confidence is not None
-    assert answer.matches is None
-    assert {result.matches for result in answer.results} == {None}
-
-
 def test_confidence_is_independent_of_k_page_and_thresholds(service: SearchEngine) -> None:
     whole = service.search(WORDS, routes="all", k=36)
     sure = [result.confidence for result in whole.results]
@@ -189,12 +171,8 @@ def test_min_confidence_cuts_the_list(service: SearchEngine) -> None:
     assert rest.next_cursor is None
     assert service.search(WORDS, routes="all", min_confidence=1.0).results == []
     assert service.search(WORDS, routes="all", k=36, min_confidence=0.0).results == whole.results
-
-
-def test_cursor_is_bound_to_min_confidence(service: SearchEngine) -> None:
-    first = service.search(WORDS, k=2, min_confidence=0.0)
-    with pytest.raises(InvalidInput, match="min_confidence"):
-        service.search(WORDS, k=2, min_confidence=0.001, cursor=first.next_cursor)
+    with pytest.raises(InvalidInput, match="cursor belongs to another search: min_confidence differs"):
+        service.search(WORDS, routes="all", k=5, min_confidence=0.001, cursor=first.next_cursor)
 
 
 def test_other_modes_have_no_confidence(service: SearchEngine) -> None:

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from cinestrata_schemas.search import ResultExplanation, SearchQuery
-from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
 from service.core.errors import InvalidInput, NotFound
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, CARS, Library, Served
 
 QUERY = "a heron turns left"
 
 
-@pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, SearchEngine]]:
-    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        library.confidence = ConfidenceModel(
-            "pinned", DEFAULT_PRIOR, (1.0, 0.5, 0.5, 0.5, 0.1, 0.1), -1.0, 100, 0.05
-        )
-        library.add_task("birds", BIRDS, moments={0: ["a heron turns left", "an empty lake"]})
-        library.add_task("cars", CARS)
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield library, service
+def learn(library: Library) -> None:
+    library.confidence = ConfidenceModel(
+        "pinned", DEFAULT_PRIOR, (1.0, 0.5, 0.5, 0.5, 0.1, 0.1), -1.0, 100, 0.05
+    )
+    library.add_task("birds", BIRDS, moments={0: ["a heron turns left", "an empty lake"]})
+    library.add_task("cars", CARS)
 
 
 def _explain(service: SearchEngine, video: str, **parameters: Any) -> ResultExplanation:
@@ -43,12 +30,12 @@ def _explain(service: SearchEngine, video: str, **parameters: Any) -> ResultExpl
     return service.explain(video, SearchQuery(**query))
 
 
-def test_explanation_equals_the_result_of_the_search(served: tuple[Library, SearchEngine]) -> None:
-    response = served[1].search(QUERY, k=10)
+def test_explanation_equals_the_result_of_the_search(shared: Served) -> None:
+    response = shared[1].search(QUERY, k=10)
     weights = {entry.task_id: entry.weight for entry in response.routing}
     assert len(response.results) == 6
     for result in response.results:
-        explanation = _explain(served[1], result.video_id)
+        explanation = _explain(shared[1], result.video_id)
         assert explanation.rank == result.rank
         assert explanation.score == pytest.approx(result.score, abs=1e-5)
         assert explanation.score == pytest.approx(
@@ -65,46 +52,46 @@ def test_explanation_equals_the_result_of_the_search(served: tuple[Library, Sear
         ]
 
 
-def test_best_moment_gives_the_score(served: tuple[Library, SearchEngine]) -> None:
-    explanation = _explain(served[1], "birds-0")
+def test_best_moment_gives_the_score(shared: Served) -> None:
+    explanation = _explain(shared[1], "birds-0")
     assert explanation.cosine > (explanation.video_cosine or 1)
     best = explanation.moments[0]
     assert (best.start, best.end) == (0.0, 20.0)
     assert best.score == pytest.approx(explanation.score, abs=1e-5)
 
 
-def test_video_outside_the_results_has_a_score_and_no_rank(served: tuple[Library, SearchEngine]) -> None:
-    last = served[1].search(QUERY, k=10).results[-1]
-    explanation = _explain(served[1], last.video_id, k=2)
+def test_video_outside_the_results_has_a_score_and_no_rank(shared: Served) -> None:
+    last = shared[1].search(QUERY, k=10).results[-1]
+    explanation = _explain(shared[1], last.video_id, k=2)
     assert (explanation.rank, explanation.confidence, explanation.depth) == (None, None, 2)
     assert explanation.score == pytest.approx(last.score, abs=1e-5)
 
 
-def test_filters_change_the_rank(served: tuple[Library, SearchEngine]) -> None:
-    alone = _explain(served[1], "cars-0", task="cars", q=CARS[0])
+def test_filters_change_the_rank(shared: Served) -> None:
+    alone = _explain(shared[1], "cars-0", task="cars", q=CARS[0])
     assert (alone.rank, alone.weight, alone.routing_term) == (1, 1.0, 0.0)
     assert [entry.task for entry in alone.routing] == ["cars"]
     with pytest.raises(InvalidInput, match=r"task: .*'birds', the video's domain"):
-        _explain(served[1], "birds-1", task="cars")
+        _explain(shared[1], "birds-1", task="cars")
 
 
-def test_words_point_to_the_domain_whose_captions_contain_them(served: tuple[Library, SearchEngine]) -> None:
-    words = _explain(served[1], "birds-0", q="heron taxi qqq").words
+def test_words_point_to_the_domain_whose_captions_contain_them(shared: Served) -> None:
+    words = _explain(shared[1], "birds-0", q="heron taxi qqq").words
     assert [word.text for word in words] == ["heron", "taxi", "qqq"]
     assert [word.known for word in words][:2] == [True, False]
     assert words[0].evidence > 0 > words[1].evidence
 
 
 def test_release_without_calibration_has_no_confidence(
-    served: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
+    shared: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot = replace(served[1].snapshots.current(), confidence_model=None)
-    monkeypatch.setattr(served[1].snapshots, "current", lambda: snapshot)
-    assert _explain(served[1], "birds-0").confidence is None
+    snapshot = replace(shared[1].snapshots.current(), confidence_model=None)
+    monkeypatch.setattr(shared[1].snapshots, "current", lambda: snapshot)
+    assert _explain(shared[1], "birds-0").confidence is None
 
 
-def test_unknown_video_and_invalid_query_are_refused(served: tuple[Library, SearchEngine]) -> None:
+def test_unknown_video_and_invalid_query_are_refused(shared: Served) -> None:
     with pytest.raises(NotFound, match="no video 'nothing'"):
-        _explain(served[1], "nothing")
+        _explain(shared[1], "nothing")
     with pytest.raises(InvalidInput, match="q: The query is empty"):
-        _explain(served[1], "birds-0", q=" ")
+        _explain(shared[1], "birds-0", q=" ")

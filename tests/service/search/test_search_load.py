@@ -33,16 +33,20 @@ async def _pass_turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
+async def _submit(scheduler: BatchScheduler[int, int], *items: int) -> list[asyncio.Task[int]]:
+    """Submit items in one turn, and pass the turns in which a free lane starts them."""
+    tasks = [asyncio.create_task(scheduler.submit(item)) for item in items]
+    await _pass_turns(3)
+    return tasks
+
+
 def test_items_of_one_turn_share_a_batch_and_later_items_the_next() -> None:
     release = Event()
     step = _Halving(release)
 
     async def main() -> list[object]:
         scheduler = BatchScheduler(step, max_batch=3)
-        pending = [asyncio.create_task(scheduler.submit(item)) for item in (2, 3)]
-        await _pass_turns(3)
-        pending += [asyncio.create_task(scheduler.submit(item)) for item in (4, 6, 8, 10)]
-        await _pass_turns(3)
+        pending = await _submit(scheduler, 2, 3) + await _submit(scheduler, 4, 6, 8, 10)
         release.set()
         return await asyncio.gather(*pending, return_exceptions=True)
 
@@ -66,8 +70,7 @@ def test_next_request_of_an_answered_client_joins_the_items_that_waited() -> Non
 
         pending = [asyncio.create_task(send_two())]
         await _pass_turns(3)
-        pending.append(asyncio.create_task(scheduler.submit(6)))
-        await _pass_turns(3)
+        pending += await _submit(scheduler, 6)
         release.set()
         await asyncio.gather(*pending)
 
@@ -95,10 +98,7 @@ def test_cancelled_items_leave_without_affecting_others() -> None:
 
     async def main() -> list[int]:
         scheduler = BatchScheduler(step, max_batch=8)
-        running = [asyncio.create_task(scheduler.submit(item)) for item in (2, 4)]
-        await _pass_turns(3)
-        queued = [asyncio.create_task(scheduler.submit(item)) for item in (6, 8)]
-        await _pass_turns(3)
+        running, queued = await _submit(scheduler, 2, 4), await _submit(scheduler, 6, 8)
         running[0].cancel()
         queued[0].cancel()
         release.set()
@@ -154,8 +154,7 @@ def test_item_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     scheduler = BatchScheduler(halving, max_batch=8, max_wait=2)
 
     async def main() -> None:
-        started = asyncio.create_task(scheduler.submit(2))
-        await _pass_turns(3)
+        (started,) = await _submit(scheduler, 2)
         late = asyncio.create_task(scheduler.submit(4))
         await _pass_turns(1)
         clock.now = 3

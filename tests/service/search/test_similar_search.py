@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from cinestrata_schemas.search import SimilarVideosResponse
 from index.errors import StoreUnavailable
@@ -18,51 +16,41 @@ from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served, learn_birds_and_cars
 
 VIDEOS = {"birds": [*BIRDS, BIRDS[0]], "cars": CARS, "sea": SEA}
 
 
-@pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, SearchEngine]]:
-    """Birds and sea embedded by one encoder, cars by another, and videos without a vector."""
-    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        library.add_task("birds", VIDEOS["birds"])
-        encoder = library.method.release().fingerprint
-        with pytest.MonkeyPatch.context() as other:
-            other.setattr("trainer.methods.base.video_fingerprint", lambda *_: "f" * 64)
-            library.add_task("cars", VIDEOS["cars"])
-        library.add_task("sea", VIDEOS["sea"])
-        shards = library.store.manifest().shards
-        assert [shards[f"tsk_{name}"].fingerprint == encoder for name in VIDEOS] == [True, False, True]
-        with session_scope(write=True) as session:
-            birds = session.get_one(Task, "tsk_birds")
-            late = Task(
-                id="tsk_late",
-                position=9,
-                name="late",
-                method="zero_shot",
-                state="queued",
-                created_at=birds.created_at,
+def learn(library: Library) -> None:
+    """Add birds and sea embedded by one encoder, cars by another, and videos without a vector."""
+    library.add_task("birds", VIDEOS["birds"])
+    encoder = library.method.release().fingerprint
+    with pytest.MonkeyPatch.context() as other:
+        other.setattr("trainer.methods.base.video_fingerprint", lambda *_: "f" * 64)
+        library.add_task("cars", VIDEOS["cars"])
+    library.add_task("sea", VIDEOS["sea"])
+    shards = library.store.manifest().shards
+    assert [shards[f"tsk_{name}"].fingerprint == encoder for name in VIDEOS] == [True, False, True]
+    with session_scope(write=True) as session:
+        birds = session.get_one(Task, "tsk_birds")
+        late = Task(
+            id="tsk_late",
+            position=9,
+            name="late",
+            method="zero_shot",
+            state="queued",
+            created_at=birds.created_at,
+        )
+        session.add(late)
+        session.flush()
+        for task, video, status in (
+            ("tsk_late", "waiting", "accepted"),
+            ("tsk_birds", "broken", "rejected"),
+            ("tsk_birds", "forgotten", "accepted"),
+        ):
+            session.add(
+                Video(id=video, task_id=task, uri="x.mp4", status=status, reason="The file is empty.")
             )
-            session.add(late)
-            session.flush()
-            for task, video, status in (
-                ("tsk_late", "waiting", "accepted"),
-                ("tsk_birds", "broken", "rejected"),
-                ("tsk_birds", "forgotten", "accepted"),
-            ):
-                session.add(
-                    Video(id=video, task_id=task, uri="x.mp4", status=status, reason="The file is empty.")
-                )
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield library, service
 
 
 def _expected(library: Library, video: str, tasks: list[str]) -> list[tuple[str, float]]:
@@ -86,29 +74,27 @@ def _same(answer: SimilarVideosResponse, expected: list[tuple[str, float]]) -> N
 
 
 @pytest.mark.parametrize("video", ["birds-1", "cars-2", "sea-0"])
-def test_nearest_videos_of_the_own_task(served: tuple[Library, SearchEngine], video: str) -> None:
-    library, service = served
+def test_nearest_videos_of_the_own_task(shared: Served, video: str) -> None:
+    library, service = shared
     name = video.partition("-")[0]
     answer = service.search_similar(video)
     _same(answer, _expected(library, video, [name]))
     assert (answer.task, answer.searched, answer.not_compared) == (name, [name], {})
     _same(service.search_similar(video, k=1), _expected(library, video, [name])[:1])
+    second = answer.results[1].score
+    _same(service.search_similar(video, min_score=second), _expected(library, video, [name])[:2])
 
 
-def test_similar_search_omits_the_video_itself_but_not_its_copies(
-    served: tuple[Library, SearchEngine],
-) -> None:
-    _, service = served
+def test_similar_search_omits_the_video_itself_but_not_its_copies(shared: Served) -> None:
+    _, service = shared
     for video, copy in (("birds-0", "birds-3"), ("birds-3", "birds-0")):
         best = service.search_similar(video).results[0]
         assert best.video_id == copy
         assert best.score == pytest.approx(1, abs=1e-3)  # stored vectors are rounded
 
 
-def test_other_tasks_are_searched_only_where_the_encoder_is_equal(
-    served: tuple[Library, SearchEngine],
-) -> None:
-    library, service = served
+def test_other_tasks_are_searched_only_where_the_encoder_is_equal(shared: Served) -> None:
+    library, service = shared
     answer = service.search_similar("birds-1", 100, "all")
     _same(answer, _expected(library, "birds-1", ["birds", "sea"]))
     assert answer.searched == ["birds", "sea"]
@@ -116,13 +102,6 @@ def test_other_tasks_are_searched_only_where_the_encoder_is_equal(
     assert "encoder ffffffffffff" in answer.not_compared["cars"]
     with pytest.raises(Conflict, match="Videos of other tasks can't be compared with those of 'cars'"):
         service.search_similar("cars-0", scope="all")
-
-
-def test_min_score_cuts_similar_videos(served: tuple[Library, SearchEngine]) -> None:
-    library, service = served
-    expected = _expected(library, "birds-1", ["birds"])
-    found = service.search_similar("birds-1").results
-    _same(service.search_similar("birds-1", min_score=found[1].score), expected[:2])
 
 
 @pytest.mark.parametrize(
@@ -136,11 +115,9 @@ def test_min_score_cuts_similar_videos(served: tuple[Library, SearchEngine]) -> 
     ],
     ids=["none", "a million", "a monster", "scope", "nan"],
 )
-def test_invalid_field_is_reported(
-    served: tuple[Library, SearchEngine], parameters: dict[str, Any], field: str
-) -> None:
+def test_invalid_field_is_reported(shared: Served, parameters: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        served[1].search_similar("birds-0", **parameters)
+        shared[1].search_similar("birds-0", **parameters)
     assert [error.field for error in refused.value.errors] == [field]
 
 
@@ -154,10 +131,10 @@ def test_invalid_field_is_reported(
     ],
 )
 def test_video_without_a_vector_is_a_conflict_with_a_reason(
-    served: tuple[Library, SearchEngine], video: str, error: type[Exception], message: str
+    shared: Served, video: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        served[1].search_similar(video)
+        shared[1].search_similar(video)
 
 
 def test_broken_shard_and_empty_library_are_unavailable(
@@ -167,8 +144,7 @@ def test_broken_shard_and_empty_library_are_unavailable(
     with pytest.raises(Unavailable, match="no domain has been learned yet"):
         service.search_similar("birds-0")
     library = Library(configured, backbone, "zero_shot")
-    library.add_task("birds", BIRDS)
-    library.add_task("cars", CARS)
+    learn_birds_and_cars(library)
     shard = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
     np.save(shard / "ids.npy", np.arange(3))
     (shard / "vectors.faiss").write_bytes(b"")
@@ -184,8 +160,7 @@ def test_shard_that_breaks_while_served_is_unavailable_and_set_aside(
     configured: Settings, backbone: Backbone, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(configured, backbone, "zero_shot")
-    library.add_task("birds", BIRDS)
-    library.add_task("cars", CARS)
+    learn_birds_and_cars(library)
     service.snapshots.refresh()
 
     def lost(self: Any, ids: Any) -> Any:

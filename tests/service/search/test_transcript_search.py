@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from cinestrata_schemas.videos import Cue, VideoPatch
-from models.backbones.backbone import Backbone
 from service.library.video_changes import edit_video
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, CARS, Library, Served
 
 TALK = [
     (0.0, 4.0, "Anna: welcome to the lecture"),
@@ -31,24 +27,18 @@ def _cues(texts: Sequence[tuple[float, float, str]]) -> list[Cue]:
     return [Cue(start=start, end=end, text=text) for start, end, text in texts]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
-    with settled(tmp_path_factory.mktemp("talks"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        for name, captions in (("birds", BIRDS), ("cars", CARS)):
-            library.add_task(name, captions)
-        facts = [{"captions": [], "duration": 3600.0}, {"captions": ["a person at a desk"]}, {"captions": []}]
-        library.add_task("talks", ["a lecture", "a person at a desk", "a stage"], facts=facts)
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield service
+def learn(library: Library) -> None:
+    for name, captions in (("birds", BIRDS), ("cars", CARS)):
+        library.add_task(name, captions)
+    facts = [{"captions": [], "duration": 3600.0}, {"captions": ["a person at a desk"]}, {"captions": []}]
+    library.add_task("talks", ["a lecture", "a person at a desk", "a stage"], facts=facts)
 
 
 @pytest.fixture
-def served(library: SearchEngine) -> SearchEngine:
+def served(shared: Served) -> SearchEngine:
     edit_video("talks-0", VideoPatch(transcript=_cues(TALK)))
     edit_video("talks-1", VideoPatch(transcript=None))
-    return library
+    return shared[1]
 
 
 def _first(service: SearchEngine, q: str) -> SearchResult:
@@ -135,22 +125,15 @@ def test_long_transcript_changes_no_evidence_of_captions(served: SearchEngine) -
     assert _first(served, "red taxi").video_id == "cars-0"
 
 
-def test_next_search_has_the_new_transcript(served: SearchEngine, configured_again: SearchEngine) -> None:
-    for service in (served, configured_again):
-        assert _spans(service, "momentum")
+def test_next_search_of_each_process_has_the_new_transcript(served: SearchEngine) -> None:
+    other = SearchEngine(served.settings)
+    assert other.snapshots.refresh()
+    assert _spans(served, "momentum") == _spans(other, "momentum") != []
     edit_video("talks-0", VideoPatch(transcript=_cues([(1.0, 2.0, "an interlude")])))
-    for service in (served, configured_again):
-        assert _spans(service, "momentum") == []
-        assert _spans(service, "interlude") == [(1, 2, "an interlude")]
-
-
-@pytest.fixture
-def configured_again(library: SearchEngine) -> Iterator[SearchEngine]:
-    """Another process of the same library."""
-    service = SearchEngine(library.settings)
-    assert service.snapshots.refresh()
-    yield service
-    service.close()
+    for process in (served, other):
+        assert _spans(process, "momentum") == []
+        assert _spans(process, "interlude") == [(1, 2, "an interlude")]
+    other.close()
 
 
 def test_word_of_a_transcript_is_not_corrected(served: SearchEngine) -> None:

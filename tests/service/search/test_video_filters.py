@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from models.backbones.backbone import Backbone
@@ -17,9 +15,7 @@ from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.video_metadata_cache import MetadataColumn, VideoMetadata, VideoMetadataCache
-from tests.service.search.caption_library import BIRDS, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, Library, Served
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 PLACES = ["pond", "Zürich", "1", "true", ""]
@@ -49,17 +45,16 @@ FACTS = {name: [_facts(task, n) for n in range(NUMBER)] for task, name in enumer
 ARRIVED = {name: NEW_YEAR + timedelta(days=day) for day, name in enumerate(FACTS)}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
-    """Three tasks whose videos have the columns of ``FACTS``."""
-    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        for name, about in FACTS.items():
-            captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
-            library.add_task(name, captions, arrived=ARRIVED[name], facts=about)
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield service
+def learn(library: Library) -> None:
+    """Add three tasks whose videos have the columns of ``FACTS``."""
+    for name, about in FACTS.items():
+        captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
+        library.add_task(name, captions, arrived=ARRIVED[name], facts=about)
+
+
+@pytest.fixture
+def service(shared: Served) -> SearchEngine:
+    return shared[1]
 
 
 # -- independent reference implementation ---------------------------------------------------------------------

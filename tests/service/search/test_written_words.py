@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
 from index.words import word_index
 from index.words.word_index import TextKind, VideoText, WordIndex
-from models.backbones.backbone import Backbone
 from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from service.access.audit_log import Actor, acting_as
 from service.core import request_limits
@@ -26,9 +24,7 @@ from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
 from service.search.text_search.executor import execute
 from service.search.text_search.query_words import MAX_SUGGESTIONS, suggest_words
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
-
-torch.set_num_threads(1)
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
 SIGNS = [
     "a person signing the word bird",
@@ -42,19 +38,16 @@ NAMES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
-    """Four captioned domains, and one whose videos have names and metadata but no captions."""
-    with settled(tmp_path_factory.mktemp("words"), backbone) as configured:
-        library = Library(configured, backbone, "zero_shot")
-        for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA), ("signs", SIGNS)):
-            library.add_task(name, captions)
-        library.add_task(
-            "lake", ["a lake", "a pond", "a river"], facts=[{**f, "captions": []} for f in NAMES]
-        )
-        service = SearchEngine(configured)
-        assert service.snapshots.refresh()
-        yield service
+def learn(library: Library) -> None:
+    """Add four captioned domains, and one whose videos have names and metadata but no captions."""
+    for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA), ("signs", SIGNS)):
+        library.add_task(name, captions)
+    library.add_task("lake", ["a lake", "a pond", "a river"], facts=[{**f, "captions": []} for f in NAMES])
+
+
+@pytest.fixture
+def served(shared: Served) -> SearchEngine:
+    return shared[1]
 
 
 def _ids(service: SearchEngine, q: str, **parameters: Any) -> list[str]:
@@ -108,11 +101,13 @@ def test_misspelled_word_is_answered_with_what_it_meant(served: SearchEngine) ->
     assert answer.corrected is not None
     assert answer.results[0].video_id == "birds-0"
     assert served.search("heron").corrected is None
-    assert served.search("xqzvkw").corrected is None
+    assert served.search('"herron"').corrected is None
+    assert served.search("herron and Herron").corrected == "heron and heron"
 
 
 def test_unknown_words_say_nothing(served: SearchEngine) -> None:
     answer = served.search("xqzvkw", k=15)
+    assert answer.corrected is None
     assert answer.matching in (None, 0)
     assert all(result.words == [] for result in answer.results)
 
@@ -160,9 +155,11 @@ def test_confirmed_text_is_found_by_the_next_search_and_shown(served: SearchEngi
     assert _ids(served, "narwhal", k=15) == before
 
 
-def test_confirmed_text_says_less_than_a_caption(served: SearchEngine) -> None:
+def test_feedback_says_less_than_a_caption(served: SearchEngine) -> None:
     with _judged(*[("heron", "birds-2", "right")] * 5):
         assert _ids(served, "heron")[:2] == ["birds-0", "birds-2"]
+    with _judged(("a whale jumps", "sea-2", "wrong")):
+        assert _ids(served, "a whale jumps")[0] == "sea-2"
 
 
 def test_refusal_lowers_its_video_for_its_words_alone(served: SearchEngine) -> None:
@@ -179,11 +176,6 @@ def test_refusal_lowers_its_video_for_its_words_alone(served: SearchEngine) -> N
     for known, now in zip(before[:2], after[:2], strict=True):
         assert now.pop(refused) < known.pop(refused) - 0.3
         assert now == pytest.approx(known)
-
-
-def test_one_caller_does_not_outvote_a_caption(served: SearchEngine) -> None:
-    with _judged(("a whale jumps", "sea-2", "wrong")):
-        assert _ids(served, "a whale jumps")[0] == "sea-2"
 
 
 def test_refusal_of_a_misspelled_query_counts(served: SearchEngine) -> None:
@@ -251,11 +243,6 @@ def test_punctuation_changes_no_answer(served: SearchEngine, typed: str) -> None
         return served.search(q, k=9).model_dump(include={"results", "routing", "confidence", "matching"})
 
     assert answer(typed) == answer("taxi")
-
-
-def test_quoted_word_is_not_corrected_and_each_other_occurrence_is(served: SearchEngine) -> None:
-    assert served.search('"herron"').corrected is None
-    assert served.search("herron and Herron").corrected == "heron and heron"
 
 
 def test_phrase_is_marked_only_where_its_words_stand_side_by_side(served: SearchEngine) -> None:

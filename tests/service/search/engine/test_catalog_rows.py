@@ -45,10 +45,7 @@ def _without_times(response: SearchResponse) -> SearchResponse:
 
 
 def test_copy_answers_as_the_catalog_does(
-    library: Library,
-    cached: SearchEngine,
-    lose_database: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
+    library: Library, cached: SearchEngine, lose_database: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def search() -> list[SearchResponse]:
         return [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +19,13 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.storage import index_manifest
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
 
 def test_broken_shard_is_degraded_and_other_shards_are_searched(
     library: Library,
     service: SearchEngine,
     pass_retry_interval: Callable[[], None],
-    flip_last_byte: Callable[[Path], None],
 ) -> None:
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"
@@ -39,10 +37,8 @@ def test_broken_shard_is_degraded_and_other_shards_are_searched(
     assert "vectors.faiss was altered" in answer.degraded["birds"]
     assert [entry.task for entry in answer.routing] == ["cars"]
     assert list(service.snapshots.degraded()) == ["tsk_birds"]
-    assert (service.snapshots.readiness().ready, list(service.snapshots.readiness().degraded)) == (
-        True,
-        ["birds"],
-    )
+    ready = service.snapshots.readiness()
+    assert (ready.ready, list(ready.degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match=r"Task 'birds' can't be searched: .*was altered"):
         service.search("an owl", task="birds")
     pass_retry_interval()
@@ -128,17 +124,13 @@ def test_shard_that_breaks_while_served_is_degraded(
     answer = service.search("an owl", k=20)
     assert {result.task for result in answer.results} == {"cars"}
     assert "folder is missing" in answer.degraded["birds"]
-    assert (service.snapshots.readiness().ready, list(service.snapshots.readiness().degraded)) == (
-        True,
-        ["birds"],
-    )
+    ready = service.snapshots.readiness()
+    assert (ready.ready, list(ready.degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match="folder is missing"):
         service.search("an owl", task="birds")
     assert service.snapshots.refresh()  # the degraded shard is checked again at once
-    assert (service.snapshots.readiness().tasks, list(service.snapshots.readiness().degraded)) == (
-        1,
-        ["birds"],
-    )
+    ready = service.snapshots.readiness()
+    assert (ready.tasks, list(ready.degraded)) == (1, ["birds"])
     assert not service.snapshots.refresh()
     folder.with_suffix(".away").rename(folder)
     service.snapshots.retry_at = time.monotonic()

@@ -27,6 +27,8 @@ def test_empty_library_is_ready_and_searches_are_unavailable(
     assert not service.snapshots.readiness().ready
     with pytest.raises(Unavailable, match="still being loaded"):
         service.search("a taxi")
+    with pytest.raises(InvalidInput):  # fields are checked without a snapshot
+        service.search("", k=5)
     assert not service.snapshots.refresh()
     ready = service.snapshots.readiness()
     assert ready.ready  # otherwise a client that waits for readiness never posts the first task
@@ -36,11 +38,6 @@ def test_empty_library_is_ready_and_searches_are_unavailable(
         service.search("a taxi")
     assert refused.value.retry_after > 0
     assert not configured.index_dir.exists()  # reading creates no folder
-
-
-def test_invalid_fields_are_reported_without_a_snapshot(configured: Settings, service: SearchEngine) -> None:
-    with pytest.raises(InvalidInput):
-        service.search("", k=5)
 
 
 def test_process_without_backbone_is_not_ready(

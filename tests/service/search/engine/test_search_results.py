@@ -16,12 +16,10 @@ from service.catalog.tables import Video
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
 
-def test_best_match_comes_first_with_its_metadata(
-    shared: tuple[Library, SearchEngine],
-) -> None:
+def test_best_match_comes_first_with_its_metadata(shared: Served) -> None:
     library, service = shared
     answer = service.search(f"  {CARS[1]} ", k=4)
     assert [result.rank for result in answer.results] == [1, 2, 3, 4]
@@ -38,7 +36,7 @@ def test_best_match_comes_first_with_its_metadata(
     assert answer.degraded == {}
 
 
-def test_routing_lists_tasks_by_falling_weight(shared: tuple[Library, SearchEngine]) -> None:
+def test_routing_lists_tasks_by_falling_weight(shared: Served) -> None:
     _, service = shared
     for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
         routing = service.search(captions[0]).routing
@@ -136,7 +134,7 @@ def test_pinned_scores_are_stable_and_latest_scores_change(learning: Library, se
     ],
 )
 def test_invalid_field_is_reported_with_a_hint(
-    shared: tuple[Library, SearchEngine], q: str, fields: dict[str, Any], field: str, message: str
+    shared: Served, q: str, fields: dict[str, Any], field: str, message: str
 ) -> None:
     _, service = shared
     with pytest.raises(InvalidInput) as refused:
@@ -145,7 +143,7 @@ def test_invalid_field_is_reported_with_a_hint(
     assert message in refused.value.detail
 
 
-def test_all_invalid_fields_are_reported(shared: tuple[Library, SearchEngine]) -> None:
+def test_all_invalid_fields_are_reported(shared: Served) -> None:
     _, service = shared
     with pytest.raises(InvalidInput) as refused:
         service.search("", k=0)
@@ -166,6 +164,6 @@ def test_method_without_pinned_queries_answers_in_mode_latest(
 @pytest.mark.parametrize(
     "text", ["🚕 → left", "כדור אדום זז שמאלה", "'; DROP TABLE videos; --", "100 %", "a " * 400]
 )
-def test_any_unicode_text_is_a_valid_query(shared: tuple[Library, SearchEngine], text: str) -> None:
+def test_any_unicode_text_is_a_valid_query(shared: Served, text: str) -> None:
     _, service = shared
     assert len(service.search(text, k=20).results) == 6

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.text_search import planner
 from service.search.words import library_words
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
 
 def test_unchanged_manifest_is_not_loaded_again(
@@ -103,7 +102,6 @@ def test_damaged_release_is_refused_and_the_current_one_stays(
     learning: Library,
     service: SearchEngine,
     pass_retry_interval: Callable[[], None],
-    flip_last_byte: Callable[[Path], None],
 ) -> None:
     service.snapshots.refresh()
     before = service.search("an owl")
@@ -158,7 +156,6 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     library: Library,
     service: SearchEngine,
     pass_retry_interval: Callable[[], None],
-    flip_last_byte: Callable[[Path], None],
 ) -> None:
     manifest = library.store.manifest()
     assert manifest.release is not None
@@ -185,10 +182,8 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     pass_retry_interval()
     pass_retry_interval()
     assert service.snapshots.refresh()
-    assert (service.snapshots.readiness().release, service.snapshots.readiness().degraded) == (
-        manifest.release,
-        {},
-    )
+    ready = service.snapshots.readiness()
+    assert (ready.release, ready.degraded) == (manifest.release, {})
     assert service.search(CARS[1]).results[0].video_id == "cars-1"
 
 
