@@ -203,19 +203,8 @@ def test_number_of_routes_includes_tasks_of_equal_lift() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("auto", "auto"),
-        ("all", "all"),
-        (3, 3),
-        ("12", 12),
-        (0, None),
-        ("0", None),
-        (-1, None),
-        ("", None),
-        ("many", None),
-        ("1.5", None),
-        ("٣", None),
-        (True, None),
-        ("9" * 5000, None),
+        *(("auto", "auto"), ("all", "all"), (3, 3), ("12", 12)),
+        *((value, None) for value in (0, "0", -1, "", "many", "1.5", "٣", True, "9" * 5000)),
     ],
     ids=str,
 )

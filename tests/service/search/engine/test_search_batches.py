@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
-from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search import engine as engine_module
@@ -62,33 +61,24 @@ def test_batch_equals_single_queries(service: SearchEngine) -> None:
 
 
 def test_batch_encodes_each_text_once_per_task_in_one_forward_pass(
-    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, encoded: list[list[tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded_tasks: list[list[str]] = []
-    encode = AdaptedQueryEncoder.encode_pairs
-
-    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        assert len({(tuple(text), task) for text, task in zip(texts, tasks, strict=True)}) == len(texts)
-        encoded_tasks.append(sorted(tasks))
-        return encode(self, texts, tasks, mode)
-
-    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
     everything = [
         SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")
     ]  # in no caption, so that no task is likelier
     service.search_many([everything[0], SearchQuery(q="7", task="cars"), *everything[1:]])
-    assert encoded_tasks == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
+    (pairs,) = encoded
+    assert [task for task, *_ in pairs] == ["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]
+    assert len(set(pairs)) == 4
     service.search_many(everything)
-    assert len(encoded_tasks) == 1, "the vectors are cached"
+    assert len(encoded) == 1, "the vectors are cached"
     monkeypatch.setattr(executor, "MAX_VECTORS_PER_BATCH", 6)
     service.search_many([SearchQuery(q=str(number)) for number in range(10, 17)])
-    assert [len(tasks) for tasks in encoded_tasks[1:]] == [6, 6, 2], (
-        "the number of vectors per forward pass is bounded"
-    )
+    assert [len(set(pairs)) for pairs in encoded[1:]] == [6, 6, 2], "the vectors per forward pass are bounded"
 
 
 def test_concurrent_searches_equal_single_searches(
-    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, encoded: list[list[tuple[str, ...]]]
 ) -> None:
     """Concurrent texts share forward passes, and each search has its own vector."""
     texts = [
@@ -99,14 +89,7 @@ def test_concurrent_searches_equal_single_searches(
     expected = {text: service.search(text, 20, routes="all") for text in texts}
     fresh = SearchEngine(service.settings)
     assert fresh.snapshots.refresh()
-    sizes: list[int] = []
-    encode = AdaptedQueryEncoder.encode_pairs
-
-    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        sizes.append(len(texts))
-        return encode(self, texts, tasks, mode)
-
-    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
+    encoded.clear()
 
     async def search_all() -> list[SearchResponse]:
         queries = [SearchQuery(q=text, k=20, routes="all") for text in texts]
@@ -114,27 +97,19 @@ def test_concurrent_searches_equal_single_searches(
 
     for answer in asyncio.run(search_all()):
         _same(answer, expected[answer.query])
-    assert sum(sizes) == 2 * len(texts)
-    assert len(sizes) < len(texts), "texts share forward passes"
+    assert sum(map(len, encoded)) == 2 * len(texts)
+    assert len(encoded) < len(texts), "texts share forward passes"
 
 
 def test_query_vector_cache_is_bounded_in_bytes(
-    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, encoded: list[list[tuple[str, ...]]]
 ) -> None:
     encoder = service.snapshots.current().query_vectors.encoder
-    encoded: list[int] = []
-    encode = AdaptedQueryEncoder.encode_pairs
-
-    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        encoded.append(len(texts))
-        return encode(self, texts, tasks, mode)
-
-    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
     size = 500 + 4 * service.snapshots.current().shards["tsk_birds"].dim
     cache = QueryVectorCache(encoder, max_bytes=6 * size)  # two vectors of each of three texts
     for number in (*range(9), 0, 7, 8, 6):
         cache([(f"number {n}", "pinned", task) for n in (0, number) for task in ("tsk_birds", "tsk_cars")])
-    assert encoded == [2] * 9 + [2], "the least recently used texts are evicted"
+    assert [len(pairs) for pairs in encoded] == [2] * 9 + [2], "the least recently used texts are evicted"
 
 
 def test_order_of_named_tasks_is_irrelevant(service: SearchEngine) -> None:

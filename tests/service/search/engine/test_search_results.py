@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
 from models.backbones.backbone import Backbone
-from models.encoders.tower_query_backbone import AdaptedQueryEncoder
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
@@ -47,31 +45,27 @@ def test_routing_lists_tasks_by_falling_weight(shared: Served) -> None:
 
 
 def test_query_is_encoded_once_and_cached(
-    learning: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+    learning: Library, service: SearchEngine, encoded: list[list[tuple[str, ...]]]
 ) -> None:
+    def calls() -> list[list[tuple[str, str]]]:
+        return [[(task, mode) for task, mode, _ in pairs] for pairs in encoded]
+
     service.snapshots.refresh()
-    calls: list[tuple[Any, ...]] = []
-    encode = AdaptedQueryEncoder.encode_pairs
-
-    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        calls.append((*sorted(tasks), mode))
-        return encode(self, texts, tasks, mode)
-
-    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
+    encoded.clear()
     first = service.search("a 7")  # no task is likelier
-    assert calls == [("tsk_birds", "tsk_cars", "pinned")]
+    assert calls() == [[("tsk_birds", "pinned"), ("tsk_cars", "pinned")]]
     assert service.search(" a 7 ").results == first.results
-    assert len(calls) == 1
+    assert len(encoded) == 1
     service.search("a 7", mode="latest")
-    assert calls[1:] == [("tsk_birds", "tsk_cars", "latest")]
+    assert calls()[1:] == [[("tsk_birds", "latest"), ("tsk_cars", "latest")]]
     service.search("a 8", task="cars")
     service.search("a 8")
-    assert calls[2:] == [("tsk_cars", "pinned"), ("tsk_birds", "pinned")], "only missing vectors are encoded"
+    assert calls()[2:] == [[("tsk_cars", "pinned")], [("tsk_birds", "pinned")]], "others are cached"
     learning.add_task("sea", SEA)
     service.snapshots.refresh()
-    calls.clear()
+    encoded.clear()
     service.search("a 7", routes="all")
-    assert sorted(task for *tasks, _ in calls for task in tasks) == ["tsk_birds", "tsk_cars", "tsk_sea"]
+    assert sorted(task for call in calls() for task, _ in call) == ["tsk_birds", "tsk_cars", "tsk_sea"]
 
 
 def test_catalog_is_read_once_and_missing_videos_are_left_out(
