@@ -24,7 +24,7 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from trainer.methods import Method
 from trainer.task_data import StoredVectors, TaskData, vector_ids
-from trainer.training_loop import TrainingProgress, fit, learn_task
+from trainer.training_loop import fit, learn_task
 from trainer.training_memory import peak_bytes, reset_peak
 from trainer.video_embedding import MemoryShard, embed_clips
 
@@ -120,14 +120,9 @@ class SequentialLearner:
     """
 
     def __init__(
-        self,
-        method_name: str,
-        backbone: Backbone,
-        settings: Mapping[str, Any],
-        *,
-        round_vectors: bool = False,
+        self, method: str, backbone: Backbone, settings: Mapping[str, Any], *, round_vectors: bool = False
     ) -> None:
-        self._method_name, self._backbone, self._settings = method_name, backbone, settings
+        self._method_name, self._backbone, self._settings = method, backbone, settings
         self._round_vectors = round_vectors
         self.method: Method | None = None
         self.release: ReleaseState | None = None
@@ -141,23 +136,15 @@ class SequentialLearner:
             self.train(task)
             self.index(task)
 
-    def start_task(self) -> Method:
-        """Create a method that is ready to learn the next task, starting from the newest release."""
-        return start_method(self._method_name, self._backbone, self._settings, self.release)
-
-    def train(
-        self, task: TaskData, *, report: Callable[[TrainingProgress], None] = lambda progress: None
-    ) -> list[float]:
+    def train(self, task: TaskData) -> list[float]:
         """Train the next task, starting from the newest release, and return the mean loss of each epoch."""
-        method = self.start_task()
-        memory = StoredVectors([(self.shards[task.task_id], vector_ids(task.train)) for task in self.tasks])
-        losses = learn_task(method, task, memory, report=report)
+        method = start_method(self._method_name, self._backbone, self._settings, self.release)
+        memory = StoredVectors([(self.shards[past.task_id], vector_ids(past.train)) for past in self.tasks])
+        losses = learn_task(method, task, memory)
         self._complete(method, [task])
         return losses
 
-    def train_jointly(
-        self, tasks: Sequence[TaskData], *, report: Callable[[TrainingProgress], None] = lambda progress: None
-    ) -> list[float]:
+    def train_jointly(self, tasks: Sequence[TaskData]) -> list[float]:
         """Train the union of all tasks from the backbone, for as many epochs as each task gets alone.
 
         The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
@@ -166,7 +153,7 @@ class SequentialLearner:
         union = TaskData("all", "all tasks", clips)
         method = start_method(self._method_name, self._backbone, self._settings, None)
         method.begin_task(union.task_id, union.name)
-        losses = fit(method, union, report=report)
+        losses = fit(method, union)
         method.end_task(union.pairs)
         for task in tasks:
             method.record_task(task.task_id, task.name, task.training_captions)

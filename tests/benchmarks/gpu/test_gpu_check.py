@@ -16,7 +16,7 @@ from benchmarks.gpu.gpu_check import list_checks
 
 ROOT = Path(__file__).resolve().parents[3]
 # Packages that a machine with CUDA need not have: those of the service, of media and of the index.
-MISSING = (
+MISSING = [
     "av",
     "celery",
     "redis",
@@ -27,7 +27,7 @@ MISSING = (
     "fastapi",
     "uvicorn",
     "anyascii",
-)
+]
 NEED_PACKAGES = {"out of memory", "searches", "scan 5,000"}  # the checks that use these packages
 _REFUSE_IMPORTS = """
 import sys

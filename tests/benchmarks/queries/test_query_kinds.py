@@ -106,18 +106,7 @@ def test_retyped_captions_keep_what_makes_a_video_right() -> None:
     assert len(retyped_queries(library, 1, random.Random(0))) == len(RETYPED_KINDS)
 
 
-@pytest.mark.parametrize(
-    ("word", "other"),
-    [
-        ("lifting", "lifted"),
-        ("lifted", "lifting"),
-        ("string", "strings"),
-        ("speed", "speeds"),
-        ("boxes", "box"),
-        ("glass", "glasses"),
-        ("body", "bodies"),
-        ("keys", "key"),
-    ],
-)
-def test_inflection_by_the_ending(word: str, other: str) -> None:
-    assert inflect(word) == other
+def test_inflection_by_the_ending() -> None:
+    words = ["lifting", "lifted", "string", "speed", "boxes", "glass", "body", "keys"]
+    others = ["lifted", "lifting", "strings", "speeds", "box", "glasses", "bodies", "key"]
+    assert list(map(inflect, words)) == others

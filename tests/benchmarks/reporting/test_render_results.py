@@ -69,16 +69,12 @@ def _figures(value: Any) -> Iterator[str]:
         yield from (f"{abs(value):,.{decimals}f}" for decimals in (1, 2))
 
 
+HOW = {"command": ["make one", "make two"], "commit": "01234567", "hardware": "two cores", "interval": ""}
+
+
 def test_cells_show_numbers_deviations_and_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = {
-        "command": ["make one", "make two"],
-        "commit": "01234567",
-        "hardware": "two cores",
-        "seeds": "three seeds",
-        "interval": "",
-        "columns": ["a", "b", "c", "d", "e", "f"],
-        "rows": [["text", 1234, -0.25, None, [17.75, 0.3], [-1.0, -2.0, 3.0]]],
-    }
+    row = ["text", 1234, -0.25, None, [17.75, 0.3], [-1.0, -2.0, 3.0]]
+    content = {**HOW, "seeds": "three seeds", "columns": list("abcdef"), "rows": [row]}
     (tmp_path / "one.json").write_text(json.dumps(content), encoding="utf-8")
     monkeypatch.setattr(render_results, "RESULTS", tmp_path)
     assert render("before\n<!-- table: one -->\nold\n<!-- end --> after") == (
@@ -94,11 +90,8 @@ def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.M
         return {"row": row, **key, "queries": 9, "value": [50.0, 40.0, 60.0], "difference": difference}
 
     content = {
-        "command": ["make one"],
-        "commit": "01234567",
-        "hardware": "two cores",
+        **HOW,
         "seeds": "",
-        "interval": "",
         "tables": [{"words R@1": ["words", "R@1", "own", ""], "hidden": ["hidden", "R@1", "own", ""]}],
         "figures": [
             figure("product", None),
