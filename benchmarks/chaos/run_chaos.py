@@ -323,12 +323,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             last = chaos.records[-1]
             failed = f", {len(last.failed_searches)} failed searches" if last.failed_searches else ""
             state = "; ".join(last.violations) or "no violation"
-            struck = "" if last.struck else " (did not strike)"
-            print(
-                f"{last.number + 1}/{options.faults} {last.mode}, round {last.round}: {last.kind}{struck}, "
-                f"{last.seconds:g} s: {state}{failed}",
-                flush=True,
-            )
+            kind = last.kind + ("" if last.struck else " (did not strike)")
+            place = f"{last.number + 1}/{options.faults} {last.mode}, round {last.round}"
+            print(f"{place}: {kind}, {last.seconds:g} s: {state}{failed}", flush=True)
 
         chaos.run(options.modes.split(","), report)
     print(*(" | ".join(map(str, row)) for row in (COLUMNS, *rows)), sep="\n")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import random
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import av
@@ -57,17 +59,11 @@ def _encode(picture: np.ndarray, container: str, codec: str, pixels: str) -> byt
     return file.getvalue()
 
 
-def _flip_bits(dice: random.Random, bases: Bases) -> bytes:
+def _flip_bits(dice: random.Random, bases: Bases, powers: int = 8, end: int = sys.maxsize) -> bytes:
+    """Flip up to 2^(powers − 1) bits before an end."""
     content = bytearray(_any(dice, bases))
-    for _ in range(2 ** dice.randrange(8)):
-        content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
-    return bytes(content)
-
-
-def _flip_header_bits(dice: random.Random, bases: Bases) -> bytes:
-    content = bytearray(_any(dice, bases))
-    for _ in range(2 ** dice.randrange(5)):
-        content[dice.randrange(min(len(content), 600))] ^= 1 << dice.randrange(8)
+    for _ in range(2 ** dice.randrange(powers)):
+        content[dice.randrange(min(len(content), end))] ^= 1 << dice.randrange(8)
     return bytes(content)
 
 
@@ -207,7 +203,7 @@ def _any(dice: random.Random, bases: Bases) -> bytes:
 # Name → share of the inputs, and the function. Kinds that cost seconds each have small shares.
 KINDS: dict[str, tuple[float, Corruption]] = {
     "bit flips": (0.30, _flip_bits),
-    "bit flips in the header": (0.15, _flip_header_bits),
+    "bit flips in the header": (0.15, partial(_flip_bits, powers=5, end=600)),
     "truncation": (0.15, _truncate),
     "spliced parts": (0.12, _splice),
     "random bytes after a signature": (0.06, _random_bytes_after_signature),

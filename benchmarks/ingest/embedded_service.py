@@ -21,8 +21,13 @@ _READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30.0
 _READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
 _TIMEOUT_SECONDS = 600.0  # per request; a task of a hundred thousand videos is checked file by file
-# Role of a process, by a word on its command line.
-_ROLES = {"serve": "API", "cpu": "probing worker", "gpu": "learning worker", "redis-server": "broker"}
+# Role of a process → part of its command line, whose arguments end with a zero byte.
+_ROLES = {
+    "API": b"cli.main\0serve\0",
+    "probing worker": b"--queue\0cpu\0",
+    "learning worker": b"--queue\0gpu\0",
+    "broker": b"redis-server",
+}
 
 
 class NotReady(Exception):
@@ -108,25 +113,25 @@ def process_memory(pid: int) -> ProcessMemory:
     return ProcessMemory(*(1024 * int(fields[name][0]) for name in ("RssFile:", "RssAnon:", "VmHWM:")))
 
 
+def service_memory() -> dict[str, ProcessMemory]:
+    """Read the memory of the service processes below this one, by role."""
+    return {role: process_memory(pid) for role, pid in service_processes().items()}
+
+
 def service_processes() -> dict[str, int]:
     """Map the roles of the service processes below this one to their process IDs."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    found: dict[str, int] = {}
+    pids: dict[str, int] = {}
     for pid in sorted(parents):
         ancestor = pid
         while ancestor in parents and ancestor != os.getpid():
             ancestor = parents[ancestor]
-        if ancestor == os.getpid() and (role := _role(pid)):
-            found.setdefault(role, pid)
-    return found
-
-
-def _role(pid: int) -> str | None:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        names = {word.rpartition("/")[2] for word in words[0].split(" ")} | set(words)
-        return next((role for word, role in _ROLES.items() if word in names), None)
-    return None
+        if ancestor == os.getpid():
+            with suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                for role in (role for role, part in _ROLES.items() if part in command):
+                    pids.setdefault(role, pid)
+    return pids

@@ -26,13 +26,7 @@ import httpx
 import numpy as np
 
 from benchmarks.ingest.clip_files import write_tiny_clips
-from benchmarks.ingest.embedded_service import (
-    create,
-    embedded_service,
-    process_memory,
-    service_processes,
-    wait_ready,
-)
+from benchmarks.ingest.embedded_service import create, embedded_service, service_memory, wait_ready
 
 _SEARCHES = 200
 _DOMAIN_VIDEOS = 3
@@ -56,15 +50,15 @@ def ingest_videos(folder: Path, count: int, options: argparse.Namespace) -> dict
     with embedded_service(data, _settings(folder / "clips", options)) as api:
         began, domain = time.monotonic(), ""
         for first in range(0, count, options.part):
-            route, name = (
-                (f"/tasks/{domain}/videos", {}) if domain else ("/tasks", {"name": f"{count} videos"})
-            )
-            task = create(api, route, {**name, "videos": videos[first : first + options.part]})
-            domain = domain or task
+            body: dict[str, Any] = {"videos": videos[first : first + options.part]}
+            if domain:
+                task = create(api, f"/tasks/{domain}/videos", body)
+            else:
+                task = domain = create(api, "/tasks", {"name": f"{count} videos", **body})
             wait_ready(api, task, observe)
         seconds = time.monotonic() - began
         latency = _search_latency(api)
-        memory = {role: process_memory(pid).peak / 2**20 for role, pid in service_processes().items()}
+        memory = {role: memory.peak / 2**20 for role, memory in service_memory().items()}
     return {
         "videos": count,
         "seconds": seconds,
@@ -91,12 +85,10 @@ def ingest_domains(folder: Path, options: argparse.Namespace) -> list[dict[str, 
         began = time.monotonic()
         for number in range(count):
             part = paths[_DOMAIN_VIDEOS * number :][:_DOMAIN_VIDEOS]
-            body: dict[str, Any] = {
-                "name": f"domain {number}",
-                "videos": [{"uri": str(path)} for path in part],
-            }
+            videos: list[dict[str, Any]] = [{"uri": str(path)} for path in part]
+            body: dict[str, Any] = {"name": f"domain {number}", "videos": videos}
             if options.captioned:
-                for position, (video, split) in enumerate(zip(body["videos"], _CAPTION_SPLITS, strict=True)):
+                for position, (video, split) in enumerate(zip(videos, _CAPTION_SPLITS, strict=True)):
                     word = _WORDS[(number + position) % len(_WORDS)]
                     video |= {"captions": [f"a {word} of collection {number}"], "split": split}
                 if options.backbone == "tiny":  # other backbones learn in closed form by default
@@ -108,19 +100,16 @@ def ingest_domains(folder: Path, options: argparse.Namespace) -> list[dict[str, 
                 finished.append(datetime.fromisoformat(task["finished_at"]).timestamp())
             if is_mark:
                 recent = np.diff(finished[-_WINDOW:])
-                latency = _search_latency(api)
                 row = {
                     "domains": number + 1,
                     "seconds_per_domain": statistics.median(recent) if len(recent) else None,
                     "seconds": time.monotonic() - began,
-                    "memory_mib": {
-                        role: process_memory(pid).own / 2**20 for role, pid in service_processes().items()
-                    },
+                    "search_ms": _search_latency(api),
+                    "memory_mib": {role: memory.own / 2**20 for role, memory in service_memory().items()},
                     "disk_bytes": {
                         "index": _disk_bytes(data / "index"),
                         "catalog": _disk_bytes(data, "catalog.sqlite3*"),
                     },
-                    "search_ms": latency,
                 }
                 rows.append(row)
                 sys.stderr.write(json.dumps(row) + "\n")  # the next mark may be hours away
