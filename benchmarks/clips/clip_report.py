@@ -20,6 +20,7 @@ _TITLES = {
     "global_raw": "All shards, raw cosines, held-out clips of all domains",
 }
 _COMPARED = {"local": "own shard", "global": "all shards"}
+_COLUMNS = {f"{title} R@{k}": (gallery, k) for gallery, title in _COMPARED.items() for k in _DEPTHS}
 
 
 def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
@@ -89,15 +90,12 @@ def _difference_table(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> 
     for method in _grouped(methods):
         for rival in _grouped(rivals):
             cells = [method[0].label, rival[0].label]
-            for gallery in _COMPARED:
-                for k in _DEPTHS:
-                    difference, low, high = difference_interval(
-                        _seed_means(method, gallery, k), _seed_means(rival, gallery, k)
-                    )
-                    cells.append(f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]")
+            for column in _COLUMNS.values():
+                means = _seed_means(method, *column), _seed_means(rival, *column)
+                difference, low, high = difference_interval(*means)
+                cells.append(f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]")
             rows.append(cells)
-    header = [f"{name}, R@{k}" for name in _COMPARED.values() for k in _DEPTHS]
-    return markdown_table(["method", "rival", *header], rows)
+    return markdown_table(["method", "rival", *(title.replace(" R@", ", R@") for title in _COLUMNS)], rows)
 
 
 def _seed_means(runs: Sequence[ClipRun], gallery: str, k: int) -> list[list[float]]:
@@ -135,19 +133,14 @@ def caption_table(points: Sequence[CurvePoint]) -> str:
     """Format a Markdown table with a row per number of captioned clips; the last one has all captions."""
     run = points[-1].runs[0]
     queries = sum(map(len, run.ranks["local"].values()))
-    header = [
-        "captioned clips per domain",
-        "captioned clips",
-        *(f"{title} R@{k}" for title in _COMPARED.values() for k in _DEPTHS),
-    ]
+    header = ["captioned clips per domain", "captioned clips", *_COLUMNS]
     rows = [
         [
             "all" if point.limit is None else f"at most {point.limit}",
             str(point.clips),
             *(
-                format_mean([run.recall(gallery, k) for run in point.runs], "{:.1f}")
-                for gallery in _COMPARED
-                for k in _DEPTHS
+                format_mean([run.recall(*column) for run in point.runs], "{:.1f}")
+                for column in _COLUMNS.values()
             ),
         ]
         for point in points
