@@ -39,7 +39,7 @@ from media.video_limits import media_type as find_media_type
 from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core import request_limits
 from service.core.errors import NotFound, TooManyRequests
-from service.library import video_changes, video_listing
+from service.library import library_listing, video_changes
 from service.library.deletion import delete_videos
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
@@ -53,7 +53,7 @@ def list_videos(
     request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
 ) -> Response:
     """List videos in pages. `next_cursor` and the `Link` header continue with the next page."""
-    page = video_listing.list_videos(**dict(parameters))
+    page = library_listing.list_videos(**dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
 
@@ -64,7 +64,7 @@ def get_video(video_id: str, request: Request) -> Response:
 
     Send the `ETag` of the response as `If-Match` to edit only this version.
     """
-    video = video_listing.get_video(video_id)
+    video = library_listing.get_video(video_id)
     return conditional_response(request, video, entity_tag=video_changes.entity_tag(video))
 
 
@@ -129,7 +129,7 @@ def explain_result(
 def get_thumbnail(video_id: str, request: Request) -> Response:
     """Return a JPEG image from the middle of the video, at most 320 pixels wide."""
     return range_response(
-        request, video_listing.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
+        request, library_listing.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
     )
 
 
@@ -143,7 +143,7 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
 @requires("search")
 async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:
     """Return the video file, with support for byte ranges. The service forwards remote videos."""
-    uri, container, codec = await run_in_threadpool(video_listing.video_file, video_id)
+    uri, container, codec = await run_in_threadpool(library_listing.video_file, video_id)
     name = _name_of_file(uri)
     media_type = find_media_type(name, container, codec)
     # User files are untrusted: a browser must treat them as videos and never execute them.
@@ -154,7 +154,7 @@ async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Re
     }
     if is_source_uri(uri):
         return await remote_response(request, caller, video_id, uri, media_type, headers)
-    path = await run_in_threadpool(video_listing.stream_path, video_id)
+    path = await run_in_threadpool(library_listing.stream_path, video_id)
     return await run_in_threadpool(range_response, request, path, media_type, headers)
 
 

@@ -31,7 +31,7 @@ from service.catalog.tables import Feedback, Task, Video, to_response
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.text_rules import is_storable
-from service.library.video_listing import read_video
+from service.library.library_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task, record
 

@@ -42,8 +42,8 @@ from service.catalog.task_names import require_task
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput
 from service.core.settings import Settings
+from service.library.library_listing import thumbnail_url
 from service.library.recall_matrix import newest_recall
-from service.library.video_listing import thumbnail_url
 from service.search.catalog_read_cache import read_cues, read_rows
 from service.search.search_request import SearchRequest, parse_requests
 from service.search.single_flight_cache import SingleFlightCache

@@ -35,7 +35,7 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound, WorkerStopping
 from service.core.settings import settings
 from service.core.text_rules import name_key
-from service.library import deletion, video_changes, video_listing
+from service.library import deletion, library_listing, video_changes
 from service.syncs import synced_files
 from service.syncs.source_listing import check_source, find_problem, list_source
 from service.syncs.sync_plan import (
@@ -323,7 +323,7 @@ def _library() -> FollowedLibrary:
         list_files=synced_files.iterate_files,
         list_sources=synced_files.list_sources,
         record_files=synced_files.record_files,
-        get_video=video_listing.get_video,
+        get_video=library_listing.get_video,
         edit_video=video_changes.edit_video,
         root=settings().media_root.resolve(),
     )
@@ -381,7 +381,7 @@ def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
     for domain in domains:
         cursor: str | None = None
         while True:
-            page = video_listing.list_videos(domain.id, cursor=cursor, limit=_PAGE)
+            page = library_listing.list_videos(domain.id, cursor=cursor, limit=_PAGE)
             yield from page.videos
             cursor = page.next_cursor
             if cursor is None:

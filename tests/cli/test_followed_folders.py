@@ -13,7 +13,7 @@ from cli.commands import sync_command
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Feedback
 from service.core.settings import Settings
-from service.library.video_listing import get_video, stream_path
+from service.library.library_listing import get_video, stream_path
 from service.tasks import broker
 from tests.cli.invocation import run
 from tests.service.syncs.finished_tasks import finish

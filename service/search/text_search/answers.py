@@ -28,7 +28,7 @@ from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import Unavailable
-from service.library.video_listing import stream_url, thumbnail_url
+from service.library.library_listing import stream_url, thumbnail_url
 from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan

@@ -16,7 +16,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from service.library.video_listing import stream_path
+from service.library.library_listing import stream_path
 from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
 from tests.catalog_rows import accepted_videos

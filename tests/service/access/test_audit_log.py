@@ -22,7 +22,7 @@ from service.access.audit_log import (
 from service.catalog.database import session_scope
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from service.library import deletion, video_changes, video_listing
+from service.library import deletion, library_listing, video_changes
 from service.tasks import commands
 from tests.audited_changes import audit_entries
 
@@ -38,7 +38,7 @@ def test_changes_of_tasks_and_videos_are_recorded_with_their_actor(
 ) -> None:
     with acting_as(ADA):
         task = post("birds", 2)
-        video, other = (entry.id for entry in video_listing.list_videos(task.id).videos)
+        video, other = (entry.id for entry in library_listing.list_videos(task.id).videos)
         video_changes.edit_video(video, VideoPatch(captions=["a heron"]))
         video_changes.edit_video(video, VideoPatch(captions=["a heron"]))  # no difference
         deletion.delete_videos([other, "missing"])

@@ -27,8 +27,8 @@ from service.catalog.domain_videos import (
 from service.catalog.tables import Moment, Passage, Video
 from service.core.settings import Settings
 from service.library.deletion import delete_videos
+from service.library.library_listing import get_video
 from service.library.video_changes import edit_video
-from service.library.video_listing import get_video
 
 Post = Callable[..., TaskDetails]
 

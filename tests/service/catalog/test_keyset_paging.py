@@ -17,7 +17,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
-from service.library import library_listing, video_listing
+from service.library import library_listing
 from tests.catalog_rows import add_release_and_shard
 
 Post = Callable[..., TaskDetails]
@@ -77,7 +77,7 @@ def test_changes_between_pages_neither_repeat_nor_hide_videos(catalog: Settings)
         _check_pages(
             Video,
             lambda first, count, dice=dice: _add_videos(range(first, first + count), dice, "t000"),
-            lambda **page: video_listing.list_videos("t000", **page),
+            lambda **page: library_listing.list_videos("t000", **page),
             sort,
             dice,
         )
@@ -162,7 +162,7 @@ def test_filters_of_videos(catalog: Settings) -> None:
             )
 
     def found(**filters: Any) -> list[str]:
-        return [video.id for video in video_listing.list_videos(**filters).videos]
+        return [video.id for video in library_listing.list_videos(**filters).videos]
 
     assert found(text="TAXI") == ["a", "Taxi-1"]
     assert found(text="übung") == found(text="ÜBUNG") == found(text="Übung.mp4") == ["a"]
@@ -175,7 +175,7 @@ def test_filters_of_videos(catalog: Settings) -> None:
     assert found(split="train") == ["a", "e"], "a fold is learned, too"
     assert found(split="fold") == ["e"]
     with pytest.raises(NotFound):
-        video_listing.list_videos("a\0b")
+        library_listing.list_videos("a\0b")
 
 
 def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog: Settings) -> None:
@@ -187,12 +187,12 @@ def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog
                 Video(id=f"bad-{task}", task_id=task, uri="x.mp4", status="rejected", reason=f"Bad {task}")
             )
             session.add(Video(id=f"good-{task}", task_id=task, uri="y.mp4", status="accepted"))
-    page = video_listing.list_videos("t000", status="rejected")
+    page = library_listing.list_videos("t000", status="rejected")
     assert [(video.id, video.task_id, video.reason) for video in page.videos] == [
         ("bad-t000", "t000", "Bad t000"),
         ("bad-t001", "t001", "Bad t001"),
     ]
-    found = video_listing.list_videos("t000", status="rejected", text="BAD T001")
+    found = library_listing.list_videos("t000", status="rejected", text="BAD T001")
     assert [video.id for video in found.videos] == ["bad-t001"]
 
 
@@ -285,11 +285,11 @@ def test_damaged_cursor_is_refused(sqlite_catalog: Settings) -> None:
         base64.urlsafe_b64encode(b"[" * 1400).decode().rstrip("="),
     ):
         with pytest.raises(InvalidInput) as refusal:
-            video_listing.list_videos(sort="duration", cursor=cursor)
+            library_listing.list_videos(sort="duration", cursor=cursor)
         assert [error.field for error in refusal.value.errors] == ["cursor"]
 
 
 @pytest.mark.parametrize("text", ["a\0", "\ud800"])
 def test_cursor_with_an_impossible_text_is_refused(catalog: Settings, text: str) -> None:
     with pytest.raises(InvalidInput):
-        video_listing.list_videos(sort="id", cursor=_cursor("id", text, 1))
+        library_listing.list_videos(sort="id", cursor=_cursor("id", text, 1))

@@ -24,7 +24,7 @@ from service.catalog.tables import Event, FileRemoval, Moment, Recall, Task, Vid
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.core.settings import Settings, settings
 from service.library import deletion
-from service.library import video_listing as catalog_library
+from service.library import library_listing as catalog_library
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_listing import list_shards
 from service.library.library_status import library_status

@@ -22,7 +22,7 @@ from service.catalog.database import session_scope
 from service.catalog.operation_tables import Sync
 from service.core.settings import settings
 from service.library import deletion, video_changes
-from service.library.video_listing import list_videos
+from service.library.library_listing import list_videos
 from service.storage.library_files import resolve_video_path
 from service.syncs import synced_files
 from service.syncs.registered_syncs import list_syncs, register_sync, run_sync

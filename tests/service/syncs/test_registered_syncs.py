@@ -23,7 +23,7 @@ from service.catalog.operation_tables import LeaseRow, Sync
 from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.settings import settings
-from service.library.video_listing import list_videos
+from service.library.library_listing import list_videos
 from service.syncs import registered_syncs
 from service.syncs.registered_syncs import (
     claim_run,

@@ -24,7 +24,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
-from service.library import video_listing
+from service.library import library_listing
 from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle, probing, probing_completion
@@ -75,9 +75,9 @@ def test_probed_task_waits_for_training(with_clips: Settings) -> None:
         path = frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
         frames = load_frames(path)
         assert frames.shape == (spec.frames, spec.size, spec.size, 3)
-        assert video_listing.thumbnail_path(video.id).read_bytes()[:2] == b"\xff\xd8"
-        assert video_listing.stream_path(video.id).name == video.uri
-        shown = video_listing.get_video(video.id)
+        assert library_listing.thumbnail_path(video.id).read_bytes()[:2] == b"\xff\xd8"
+        assert library_listing.stream_path(video.id).name == video.uri
+        shown = library_listing.get_video(video.id)
         assert (shown.width, shown.height, shown.codec, shown.task) == (64, 48, "h264", "clips")
     assert lifecycle.claim_training(view.id, "learner") is not None
 
@@ -317,10 +317,10 @@ def test_videos_of_a_web_server_are_accepted_and_their_downloads_dropped(remote:
     assert list(settings().sources_dir.glob("*.download")) == []
     spec = frame_spec(settings().backbone, settings().frames)
     for video in accepted_videos(view.id):
-        assert video_listing.thumbnail_path(video.id).is_file()
+        assert library_listing.thumbnail_path(video.id).is_file()
         path = frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
         assert path.is_file(), "training and embedding need no second download"
-        assert video_listing.get_video(video.id).uri.endswith(".mp4?***")
+        assert library_listing.get_video(video.id).uri.endswith(".mp4?***")
     assert remote.requests == [f"/videos/{number}.mp4?token=hunter2" for number in range(4)]
 
 

@@ -22,7 +22,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import FileRemoval, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, IdempotencyMismatch, NotFound
 from service.core.settings import Settings, settings
-from service.library import video_listing
+from service.library import library_listing
 from service.library.deletion import delete_videos
 from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
@@ -218,7 +218,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: tupl
         assert session.query(FileRemoval).count() == 0
     assert [video.reason for video in commands.get_task(view.id).rejected] == ["no video"]
     with pytest.raises(NotFound, match="a rejected video's upload is removed"):
-        video_listing.stream_path("new")
+        library_listing.stream_path("new")
 
 
 @ON_SQLITE

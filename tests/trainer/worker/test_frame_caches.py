@@ -24,7 +24,7 @@ from service.catalog.tables import Video
 from service.core.errors import Unavailable
 from service.core.settings import settings
 from service.library.deletion import sweep_frame_caches
-from service.library.video_listing import get_video
+from service.library.library_listing import get_video
 from service.storage.video_files import delete_unneeded_frames
 from service.tasks import commands, lifecycle, probing
 from tests.claimed_probing import probe

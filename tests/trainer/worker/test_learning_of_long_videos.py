@@ -24,9 +24,9 @@ from service.catalog.domain_videos import moment_spans
 from service.catalog.tables import Moment, Task
 from service.core.settings import settings
 from service.library.deletion import compact, delete_videos
+from service.library.library_listing import get_video
 from service.library.library_status import library_status
 from service.library.recall_matrix import read_recall_matrix
-from service.library.video_listing import get_video
 from service.tasks import commands
 from service.tasks.commands import events_after
 from service.tasks.lifecycle.state_machine import clear_lease

@@ -22,8 +22,8 @@ from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
+from service.library.library_listing import get_video
 from service.library.video_changes import edit_video, give_feedback, list_feedback
-from service.library.video_listing import get_video
 from service.search.words.library_words import LibraryWords
 from service.storage.library_files import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
