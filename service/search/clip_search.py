@@ -11,6 +11,7 @@ is the shard's mean cosine between two videos and 1 stays 1.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -158,12 +159,18 @@ class ClipSearch:
         Raises InvalidInput, TooLarge or Unavailable as :meth:`search`.
         """
         count, size = spec
+        limit = request_limits.MAX_CLIP_BYTES
+        if upload.seek(0, os.SEEK_END) > limit:
+            raise TooLarge(
+                f"clip: The file is larger than {limit} bytes. Shorten it, or reduce its resolution."
+            )
+        upload.seek(0)
         try:
             with self._decoding, TemporaryDirectory(prefix="cinestrata-clip-") as name:
                 folder = Path(name)
                 path = folder / "clip"
                 with path.open("wb") as file:
-                    shutil.copyfileobj(_BoundedReader(upload, request_limits.MAX_CLIP_BYTES), file)
+                    shutil.copyfileobj(upload, file)
                 info = self._decoder.decode(
                     path, frames=count, size=size, name=_CLIP_NAME, cache=folder, pictures=True
                 )
@@ -259,20 +266,3 @@ def _rescale(hits: Hits, mean: float) -> Hits:
     """Rescale scores to 0 at the shard's mean cosine and 1 at a cosine of 1."""
     scores = (hits.scores - mean) / max(1 - mean, _MIN_SPREAD)
     return Hits(hits.ids, scores.astype(np.float32))
-
-
-class _BoundedReader:
-    """Reads a file, and raises TooLarge beyond a limit."""
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        self._file, self._remaining, self._limit = file, limit, limit
-
-    def read(self, size: int = -1) -> bytes:
-        """Read the next bytes."""
-        chunk = self._file.read(size)
-        self._remaining -= len(chunk)
-        if self._remaining < 0:
-            raise TooLarge(
-                f"clip: The file is larger than {self._limit} bytes. Shorten it, or reduce its resolution."
-            )
-        return chunk

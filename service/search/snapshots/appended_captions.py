@@ -8,7 +8,8 @@ depends only on the shard and its captions, not on when it is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import structlog
 from sqlalchemy import select
 
+from index.arrays import batches
 from index.shards.vector_store import SearchableShard
 from models.backbones.backbone_description import TokenIds
 from models.encoders.query_encoder import QueryEncoder
@@ -60,7 +62,9 @@ def appended_profiles(
         if before is not None and before.version == version:
             profiles[task] = before
         elif task in edits or (task in targets and _has_appended_videos(task, shard)):
-            profiles[task] = AppendedProfile(version, *_profile(_captions(task, shard), encoder, vocabulary))
+            tokens = chain.from_iterable(map(encoder.tokenize, batches(_captions(task, shard), _CHUNK)))
+            row = profile_row(tokens, vocabulary, encoder.profile_factor)
+            profiles[task] = AppendedProfile(version, *row)
     return profiles
 
 
@@ -76,13 +80,6 @@ def profile_row(
         counts[distinct_tokens(tokens)] += 1
     (used,) = counts.nonzero()
     return used.astype(np.int32), profile_values(counts[used], counts.sum(), vocabulary, factor)
-
-
-def _profile(
-    captions: Sequence[str], encoder: QueryEncoder, vocabulary: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    parts = (encoder.tokenize(captions[start : start + _CHUNK]) for start in range(0, len(captions), _CHUNK))
-    return profile_row((ids for part in parts for ids in part), vocabulary, encoder.profile_factor)
 
 
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:

@@ -333,12 +333,6 @@ def check_probes(
             )
 
 
-def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float:
-    """Measure the Euclidean distance between a probe's query vector and the recorded one."""
-    expected = probes.vectors[row].astype(np.float32)
-    return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
-
-
 def _score_difference(
     probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
 ) -> float:
