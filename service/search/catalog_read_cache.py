@@ -50,30 +50,21 @@ _BY_VECTOR_ID = select(
 
 
 class ResultRows(NamedTuple):
-    """Catalog rows by vector ID for a list of hits, without deleted videos.
-
-    Attributes:
-        as_of: Time of the cached rows; None if the rows are current.
-        not_cached: Reason by task, for tasks missing from the cache.
-    """
+    """Catalog rows by vector ID for a list of hits, without deleted videos."""
 
     rows: Mapping[int, VideoRow]
-    as_of: datetime | None = None
-    not_cached: Mapping[str, str] = {}
+    as_of: datetime | None = None  # time of the cached rows; None if the rows are current
+    not_cached: Mapping[str, str] = {}  # reason by task, for tasks missing from the cache
 
 
 @dataclass(frozen=True)
 class _CachedRows:
-    """The rows as of one time; replaced as a whole.
-
-    Attributes:
-        edit: Number of an edit; the rows show it and all before it. Some may be newer.
-        versions: Versions of shard and task that the rows of each domain are at least as new as.
-    """
+    """The rows as of one time; replaced as a whole."""
 
     as_of: datetime
-    edit: int
+    edit: int  # number of an edit; the rows show it and all before it; some may be newer
     videos: Mapping[str, VideoRows]
+    # Versions of shard and task that the rows of each domain are at least as new as.
     versions: Mapping[str, tuple[str, str]]
     not_cached: frozenset[str]
 

@@ -36,25 +36,16 @@ _VALUE_ENCODER = json.JSONEncoder(sort_keys=True)  # every response with a next 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A valid query with parsed values. Checks that depend on a release follow when it runs.
+    """A valid query with parsed values. Checks that depend on a release follow when it runs."""
 
-    Attributes:
-        query: The query as sent; echoed in the response and digested for cursors.
-        text: Query text, stripped of surrounding white space.
-        tasks: Names or IDs of the tasks to search; None searches all tasks.
-        mode: Requested query mode, or the cursor's on later pages; None: the release's default.
-        routes: Selection of tasks, with the server's default applied.
-        field_prefix: Prefix for field names in errors: ``queries[3].`` in a batch.
-    """
-
-    query: SearchQuery
-    text: str
-    tasks: tuple[str, ...] | None
+    query: SearchQuery  # the query as sent; echoed in the response and digested for cursors
+    text: str  # query text, stripped of surrounding white space
+    tasks: tuple[str, ...] | None  # names or IDs of the tasks to search; None searches all tasks
     filter: VideoFilter
     cursor: Cursor | None
-    mode: str | None
-    routes: Routes
-    field_prefix: str
+    mode: str | None  # requested query mode, or the cursor's on later pages; None: the release's default
+    routes: Routes  # selection of tasks, with the server's default applied
+    field_prefix: str  # prefix for field names in errors: "queries[3]." in a batch
 
     @property
     def hits_before(self) -> int:
@@ -215,24 +206,19 @@ class Cursor(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     Clients treat it as opaque, and the server keeps no state for it. A checksum reveals damage. It is neither secret
     nor signed: a forged cursor gives access to nothing new.
-
-    Attributes:
-        hit_offset: Number of hits on previous pages.
-        result_offset: Number of results on previous pages; less if the catalog no longer had some of the videos.
-        parameters: Digests, by name, of all parameters that determine the list.
-        tasks_in_first_page: Number of likeliest tasks that the first page considered; see
-            :class:`.planner.RoundPlanner`.
-        last: Task, ID and score of the previous page's last hit. The score leaves out the parts that change when other
-            videos are deleted.
     """
 
     release: str
     generation: Count
     mode: str
-    hit_offset: Count
+    hit_offset: Count  # number of hits on previous pages
+    # Number of results on previous pages; less if the catalog no longer had some of the videos.
     result_offset: Count
-    parameters: dict[str, str]
+    parameters: dict[str, str]  # digests, by name, of all parameters that determine the list
+    # Number of likeliest tasks that the first page considered; see RoundPlanner.
     tasks_in_first_page: Count
+    # Task, ID and score of the previous page's last hit. The score leaves out the parts that change when other videos
+    # are deleted.
     last: tuple[str, int, float]
 
     def __str__(self) -> str:

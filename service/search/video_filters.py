@@ -75,19 +75,12 @@ _Condition = _Range | _AnyOf | _AllOf
 
 @dataclass(frozen=True)
 class VideoFilter:
-    """Conditions on videos, all of which must hold. Hashable, so that a batch evaluates equal filters once.
+    """Conditions on videos, all of which must hold. Hashable, so that a batch evaluates equal filters once."""
 
-    Attributes:
-        duration: Range in seconds.
-        arrived_after: Earliest creation time of the video's task, inclusive.
-        arrived_before: Latest creation time of the video's task, exclusive.
-        where: Conditions by metadata field.
-    """
-
-    duration: _Range | None = None
-    arrived_after: datetime | None = None
-    arrived_before: datetime | None = None
-    where: tuple[tuple[str, _Condition], ...] = ()
+    duration: _Range | None = None  # range in seconds
+    arrived_after: datetime | None = None  # earliest creation time of the video's task, inclusive
+    arrived_before: datetime | None = None  # latest creation time of the video's task, exclusive
+    where: tuple[tuple[str, _Condition], ...] = ()  # conditions by metadata field
 
     @property
     def has_video_conditions(self) -> bool:

@@ -190,16 +190,11 @@ def caption_video(
 
 @dataclass(frozen=True)
 class _EncodedCaptions:
-    """Distinct captions of one task, encoded as queries for another.
-
-    Attributes:
-        videos: Vector ID of the first video with each caption. Vector IDs are never reused.
-        vectors: ``float16 [n, dim]``.
-    """
+    """Distinct captions of one task, encoded as queries for another."""
 
     texts: tuple[str, ...]
-    videos: tuple[int, ...]
-    vectors: npt.NDArray[np.float16]
+    videos: tuple[int, ...]  # vector ID of the first video with each caption; the IDs are never reused
+    vectors: npt.NDArray[np.float16]  # float16 [n, dim]
 
 
 class _RankedCaption(NamedTuple):

@@ -64,36 +64,24 @@ def drop_moments(hits: Hits) -> Hits:
 
 
 class ShardScan(NamedTuple):
-    """One shard's search for a query's k nearest videos.
-
-    Attributes:
-        query: Query vector ``float32 [dim]``.
-        among: IDs to search, including moments; None: the whole shard.
-        group: Reduces hits to videos, for shards with moments; None keeps the hits.
-        exclude: IDs to leave out.
-    """
+    """One shard's search for a query's k nearest videos."""
 
     task: str
-    query: Vectors
+    query: Vectors  # query vector float32 [dim]
     k: int
-    among: Ids | None = None
+    among: Ids | None = None  # IDs to search, including moments; None: the whole shard
+    # Reduces hits to videos, for shards with moments; None keeps the hits.
     group: Grouping | None = best_per_video
-    exclude: Sequence[int] = ()
+    exclude: Sequence[int] = ()  # IDs to leave out
 
 
 class TextRouting(NamedTuple):
-    """Where a text is routed.
+    """Where a text is routed."""
 
-    Attributes:
-        tasks: Task IDs, likeliest first.
-        log_weights: Their log weights, ``float32 [T]``; the weights sum to one.
-        evidence: Summary of the evidence behind the weights.
-        bounded: Bounded evidence for the tasks, which ranks results, in nats, ``float32 [T]``.
-    """
-
-    tasks: Sequence[str]
-    log_weights: npt.NDArray[np.float32]
-    evidence: TextEvidence
+    tasks: Sequence[str]  # task IDs, likeliest first
+    log_weights: npt.NDArray[np.float32]  # their log weights, float32 [T]; the weights sum to one
+    evidence: TextEvidence  # summary of the evidence behind the weights
+    # Bounded evidence for the tasks, which ranks results, in nats, float32 [T].
     bounded: npt.NDArray[np.float32]
 
     @classmethod
@@ -189,39 +177,28 @@ class QueryVectorCache:
 
 @dataclass(frozen=True, eq=False)
 class SearchSnapshot:
-    """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity.
-
-    Attributes:
-        release_id: ID of the release that encodes queries: the newest, a pinned or an earlier one.
-        shards: Searchable shards by task ID, in learned order.
-        degraded: Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
-        router_positions: Position of each task in the router, by task ID.
-        router: Router of the release, with appended and edited captions added.
-        query_vectors: Query encoder of the release, with its cache.
-        shard_releases: ID of the release that made each searchable shard, by task ID.
-        contributions: What each release read so far added (tasks and routing profiles), by release ID.
-        appended_profiles: Routing profiles with appended and edited captions, by task ID.
-        video_positions: Each video's task, as a position in ``shards``.
-        confidence_model: Calibration of the release, with appended captions; None without one.
-        release_confidence: Calibration of the release alone.
-        appended_confidence: The newest append's calibration as JSON; None without one.
-    """
+    """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity."""
 
     index_snapshot: IndexSnapshot
     backbone: QueryBackbone
-    release_id: str
-    shards: Mapping[str, SearchableShard]
+    release_id: str  # ID of the release that encodes queries: the newest, a pinned or an earlier one
+    shards: Mapping[str, SearchableShard]  # searchable shards by task ID, in learned order
     task_names: Mapping[str, str]
+    # Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
     degraded: dict[str, str]
-    router_positions: Mapping[str, int]
-    router: Router
-    query_vectors: QueryVectorCache
-    shard_releases: Mapping[str, str]
+    router_positions: Mapping[str, int]  # position of each task in the router, by task ID
+    router: Router  # router of the release, with appended and edited captions added
+    query_vectors: QueryVectorCache  # query encoder of the release, with its cache
+    shard_releases: Mapping[str, str]  # ID of the release that made each searchable shard, by task ID
+    # What each release read so far added (tasks and routing profiles), by release ID.
     contributions: Mapping[str, TaskLineage]
+    # Routing profiles with appended and edited captions, by task ID.
     appended_profiles: Mapping[str, AppendedProfile]
-    video_positions: VideoPositions
+    video_positions: VideoPositions  # each video's task, as a position in shards
+    # Calibration of the release, with appended captions; None without one.
     confidence_model: ConfidenceModel | None = None
-    release_confidence: ConfidenceModel | None = None
+    release_confidence: ConfidenceModel | None = None  # calibration of the release alone
+    # The newest append's calibration as JSON; None without one.
     appended_confidence: Mapping[str, Any] | None = None
 
     @property

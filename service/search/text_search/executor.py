@@ -46,19 +46,14 @@ class UnknownTask(InvalidInput):
 
 @dataclass(frozen=True)
 class ListConfidence:
-    """How confident a list of hits is.
+    """How confident a list of hits is."""
 
-    Attributes:
-        results: Probability that each video is right, by vector ID in list order; lacks videos for which neither
-            calibration nor text can tell.
-        answer: Probability that a searched video is right; None if unknown.
-        matching_hits: Vector IDs of the matching hits; None if unknown.
-        matching: Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
-    """
-
+    # Probability that each video is right, by vector ID in list order; lacks videos for which neither calibration nor
+    # text can tell.
     results: Mapping[int, float] = field(default_factory=dict)
-    answer: float | None = None
-    matching_hits: Set[int] | None = None
+    answer: float | None = None  # probability that a searched video is right; None if unknown
+    matching_hits: Set[int] | None = None  # vector IDs of the matching hits; None if unknown
+    # Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
     matching: Ids | None = None
 
 
@@ -67,44 +62,35 @@ UNKNOWN_CONFIDENCE = ListConfidence()
 
 @dataclass(eq=False)
 class TextSearch:
-    """A search, from its request to the answer.
-
-    Attributes:
-        edit: Number of the last edit before the search; None if unknown.
-        calibration: The release's calibration for the query mode; None if it has none.
-        routing: Weights of the candidate tasks, from bounded evidence and the words of their videos.
-        unbounded_routing: Weights from the evidence without bounds, which the calibration uses.
-        allowed_ids: IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing
-            video are left out.
-        round: Tasks to search next; empty when the search is complete.
-        nearest: Nearest videos by cosine alone, by searched task.
-        query_vectors: Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
-        ranked: Hits of the completed search that pass its thresholds, from the first page on.
-        offset: Number of hits on previous pages; once the search is complete, without those deleted since.
-        end: Number of hits up to the end of this page.
-        moments: Best moments of the page's videos, by vector ID.
-        times: Milliseconds by stage; a shared batch's time is divided equally among its searches.
-    """
+    """A search, from its request to the answer."""
 
     snapshot: SearchSnapshot
     request: SearchRequest
     cache: VideoMetadataCache
-    edit: int | None
+    edit: int | None  # number of the last edit before the search; None if unknown
     mode: QueryMode
-    calibration: ConfidenceModel | None
+    calibration: ConfidenceModel | None  # the release's calibration for the query mode; None if it has none
     words: QueryWords
+    # Weights of the candidate tasks, from bounded evidence and the words of their videos.
     routing: TextRouting
-    unbounded_routing: TextRouting
+    unbounded_routing: TextRouting  # weights from the evidence without bounds, which the calibration uses
+    # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing video are
+    # left out.
     allowed_ids: dict[str, Ids | None]
     planner: RoundPlanner
+    # Milliseconds by stage; a shared batch's time is divided equally among its searches.
     times: dict[str, float]
-    round: list[str] = field(default_factory=list)
-    nearest: dict[str, Hits] = field(default_factory=dict)
+    round: list[str] = field(default_factory=list)  # tasks to search next; empty when the search is complete
+    nearest: dict[str, Hits] = field(default_factory=dict)  # nearest videos by cosine alone, by searched task
+    # Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
     query_vectors: dict[str, Vectors] = field(default_factory=dict)
+    # Hits of the completed search that pass its thresholds, from the first page on.
     ranked: Sequence[Hit] = ()
+    # Number of hits on previous pages; once the search is complete, without those deleted since.
     offset: int = 0
-    end: int = 0
+    end: int = 0  # number of hits up to the end of this page
     confidence: ListConfidence = UNKNOWN_CONFIDENCE
+    # Best moments of the page's videos, by vector ID.
     moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
 
     @property

@@ -41,23 +41,15 @@ from service.search.search_request import Routes
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """Sizes of rounds, and the limits of ``auto``.
+    """Sizes of rounds, and the limits of ``auto``."""
 
-    Attributes:
-        cosine_slack: Added to the highest cosine so far to get the likely bound.
-        max_likely_tasks: Maximum number of tasks with ``auto``, once there are enough hits.
-        first_round_margin: The first round takes tasks whose upper bound is this close to the highest, as a cosine.
-        min_first_round: Minimum number of tasks in the first round, if that many can contain results.
-        max_first_round: Maximum number of tasks in the first round.
-        growth: Size of a round relative to the number of tasks searched before it.
-    """
-
-    cosine_slack: float
-    max_likely_tasks: int
+    cosine_slack: float  # added to the highest cosine so far to get the likely bound
+    max_likely_tasks: int  # maximum number of tasks with auto, once there are enough hits
+    # The first round takes tasks whose upper bound is this close to the highest, as a cosine.
     first_round_margin: float
-    min_first_round: int
-    max_first_round: int
-    growth: int
+    min_first_round: int  # minimum number of tasks in the first round, if that many can contain results
+    max_first_round: int  # maximum number of tasks in the first round
+    growth: int  # size of a round relative to the number of tasks searched before it
 
 
 _MAX_LIKELY_TASKS_IF_FULL = 24  # of videos that match all terms

@@ -154,19 +154,13 @@ class ReadTexts(NamedTuple):
 
 
 class LibraryTexts(NamedTuple):
-    """The texts of a library as of one time; replaced as a whole.
-
-    Attributes:
-        feedback: Texts that people confirmed or refused.
-        videos: ``int64``, ascending; vector IDs of the videos.
-        edit: Number of the last edit in the index; None before the first videos.
-    """
+    """The texts of a library as of one time; replaced as a whole."""
 
     words: WordIndex = WordIndex.empty()
     transcripts: TranscriptWords = TranscriptWords()
-    feedback: RelevanceFeedback = RelevanceFeedback()
-    videos: Ids = _NONE
-    edit: int | None = None
+    feedback: RelevanceFeedback = RelevanceFeedback()  # texts that people confirmed or refused
+    videos: Ids = _NONE  # int64, ascending; vector IDs of the videos
+    edit: int | None = None  # number of the last edit in the index; None before the first videos
 
     def replace(self, read: ReadTexts) -> LibraryTexts:
         """Replace the texts of videos. A text with negative feedback is not a text of its video."""
