@@ -235,7 +235,8 @@ def parse_query(text: str) -> list[QueryUnit]:
             for word in words:
                 if word.start >= start:
                     compounds.setdefault(word.start, []).append(token.term)
-    units = list(_units(iter(words), _quoted_spans(text)))
+    quotes = [quote.start() for quote in QUOTE.finditer(text)]
+    units = list(_units(words, zip(quotes[::2], quotes[1::2], strict=False)))
     distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
     for unit, joined in zip(units, join_adjacent([unit.terms for unit in units]), strict=True):
         own = () if unit.is_phrase else compounds.get(unit.start, ())
@@ -320,14 +321,9 @@ def _syllable_tokens(run: str, offset: int, position: int) -> Iterator[_Token]:
             yield _Token(run[start:last][:MAX_TERM], offset + start, offset + last, position + index, False)
 
 
-def _quoted_spans(text: str) -> list[tuple[int, int]]:
-    quotes = [quote.start() for quote in QUOTE.finditer(text)]
-    return list(zip(quotes[::2], quotes[1::2], strict=False))
-
-
-def _units(words: Iterator[Word], quoted: list[tuple[int, int]]) -> Iterator[QueryUnit]:
+def _units(words: Iterable[Word], spans: Iterator[tuple[int, int]]) -> Iterator[QueryUnit]:
+    """Yield the units of words, given where quoted spans start and end."""
     phrase: list[Word] = []
-    spans = iter(quoted)
     opening, closing = next(spans, (-1, -1))
     for word in words:
         while opening >= 0 and word.start > closing:

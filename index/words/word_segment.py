@@ -105,7 +105,7 @@ class TermTable:
 
     def may_contain(self, terms: Sequence[bytes]) -> Flags:
         """Check whether each term may be in the table, judging by its first eight bytes."""
-        keys = _keys(terms)
+        keys = np.array(terms, dtype=f"S{_KEY_BYTES}").view(f">u{_KEY_BYTES}").astype(np.uint64)
         if not len(self.keys):
             return np.zeros(len(keys), dtype=np.bool_)
         places = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
@@ -149,10 +149,6 @@ def merge_tables(tables: Sequence[TermTable]) -> tuple[TermTable, list[Indices]]
     places[order] = np.cumsum(first, dtype=np.int32) - 1
     ends = np.cumsum([len(table) for table in tables])
     return TermTable._of_padded(ordered[first]), np.split(places, ends[:-1])
-
-
-def _keys(terms: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    return np.array(terms, dtype=f"S{_KEY_BYTES}").view(f">u{_KEY_BYTES}").astype(np.uint64)
 
 
 def _key(term: bytes, fill: bytes) -> int:

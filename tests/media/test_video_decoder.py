@@ -181,20 +181,22 @@ def test_child_that_dies_while_writing_leaves_no_files(
     assert files(out) == set()
 
 
-def test_decoder_that_dies_with_every_video_is_unavailable(
-    make_video: MakeVideo, fragile_child: Fragile
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        # For example, because the machine has too little memory: the video is not the cause.
+        (
+            "child.decode_video = lambda request: os.kill(os.getpid(), signal.SIGKILL)",
+            r"dies on every video \(SIGKILL\)",
+        ),
+        ("raise SystemExit(3)", r"does not start \(exit status 3\)"),
+    ],
+)
+def test_decoder_that_dies_or_does_not_start_is_unavailable(
+    make_video: MakeVideo, fragile_child: Fragile, lines: str, problem: str
 ) -> None:
-    """For example, because the machine has too little memory: the video is not the cause."""
-    fragile_child("child.decode_video = lambda request: os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(DecoderUnavailable, match=r"dies on every video \(SIGKILL\)"):
-        decode(make_video("clip.mp4"), frames=1, size=8)
-
-
-def test_broken_installation_raises_decoder_unavailable(
-    make_video: MakeVideo, fragile_child: Fragile
-) -> None:
-    fragile_child("raise SystemExit(3)")
-    with pytest.raises(DecoderUnavailable, match=r"does not start \(exit status 3\)"):
+    fragile_child(lines)
+    with pytest.raises(DecoderUnavailable, match=problem):
         decode(make_video("clip.mp4"), frames=1, size=8)
 
 
