@@ -303,7 +303,12 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
                 f"is right, synchronize the folder once with: cinestrata sync … --vanished delete --yes"
             )
         elif not (plan.new or plan.changed or is_busy):  # the appends of this and earlier runs come first
-            deleted = _delete_vanished(run, library, source, plan, followed)
+            # Files may be back, or in another followed folder.
+            gone = sorted(set(plan.vanished) - library.find_existing(source.source, plan, followed))
+            for part in batches(gone, _DELETIONS):
+                run.renew()
+                deletion.delete_videos(part)
+            deleted = len(gone)
     return SyncCounts(
         new=len(plan.new),
         changed=len(plan.changed),
@@ -333,17 +338,6 @@ def _plan(run: SyncRun, library: FollowedLibrary, source: SourceFiles, followed:
     plan = plan_sync(source, followed, library, report_alive=run.lease.tick)
     plan.leave_out(partial(find_problem, source))
     return plan
-
-
-def _delete_vanished(
-    run: SyncRun, library: FollowedLibrary, source: SourceFiles, plan: SyncPlan, followed: FollowedDomain
-) -> int:
-    """Delete the vanished videos that are in no other followed folder, and return how many."""
-    gone = sorted(set(plan.vanished) - library.find_existing(source.source, plan, followed))
-    for batch in batches(gone, _DELETIONS):
-        run.renew()
-        deletion.delete_videos(batch)
-    return len(gone)
 
 
 def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
@@ -379,13 +373,11 @@ def _checked(kind: type[Spec], **fields: Any) -> Spec:
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
     """Iterate over the videos in domains and in appends to them."""
     for domain in domains:
-        cursor: str | None = None
-        while True:
-            page = library_listing.list_videos(domain.id, cursor=cursor, limit=_PAGE)
+        page = library_listing.list_videos(domain.id, limit=_PAGE)
+        yield from page.videos
+        while page.next_cursor is not None:
+            page = library_listing.list_videos(domain.id, cursor=page.next_cursor, limit=_PAGE)
             yield from page.videos
-            cursor = page.next_cursor
-            if cursor is None:
-                break
 
 
 def _explain(error: CinestrataError | OSError) -> str:

@@ -48,11 +48,8 @@ class _Planner:
         self._domain = domain
         self._plan = SyncPlan(left_out=dict(found.left_out))
         self._videos = {video.id: video for video in domain.videos}
-        self._accepted = {
-            video.content_hash: video
-            for video in domain.videos
-            if video.status == "accepted" and video.content_hash
-        }
+        accepted = [video for video in domain.videos if video.status == "accepted"]
+        self._accepted = {video.content_hash: video for video in accepted if video.content_hash}
         self._copies: dict[str, VideoSummary] = {}  # by the video that they replace
         for video in sorted(domain.videos, key=lambda video: video.status != "rejected"):
             if video.replaces:
@@ -249,10 +246,9 @@ class _Planner:
         self._plan.unchanged += 0 if counted else len(paths)
         for path in paths:
             row = self._rows.get(path)
-            if row is not None and row.video_id == video_id:
-                texts = {"captions": row.captions, "transcript": row.transcript}  # merged later
-                known = {"video_id": video_id, **texts}
-                self._plan.rows[path] = self._plan.rows[path].model_copy(update=known)
+            if row is not None and row.video_id == video_id:  # its texts are merged later
+                facts = {"video_id": video_id, "captions": row.captions, "transcript": row.transcript}
+                self._plan.rows[path] = self._plan.rows[path].model_copy(update=facts)
             else:  # remembered once the video can be renamed
                 del self._plan.rows[path]
 
@@ -353,14 +349,11 @@ class _Planner:
             if is_gone and not any(row.key in protected for row in rows):
                 self._plan.vanished.append(video_id)
         remembered = {*self._plan.vanished, *self._waiting}
+        elsewhere, present_ids = (kept | self._others) - self._waiting, self._videos.keys() | remembered
         self._plan.forgotten = [
             row.key
             for row in absent
-            if row.key not in protected
-            and (
-                row.video_id in (kept | self._others) - self._waiting
-                or row.video_id not in self._videos.keys() | remembered
-            )
+            if row.key not in protected and (row.video_id in elsewhere or row.video_id not in present_ids)
         ]
         # A row of a former place has another key.
         moved = [path for path, row in self._rows.items() if row.source != self._found.source]
@@ -369,11 +362,8 @@ class _Planner:
         for path, (captions, transcript) in self._edited.items():
             if path in self._plan.rows:  # once the texts are edited, so that an interrupted run repeats it
                 self._plan.late_rows[path] = new = self._plan.rows[path]
-                before = {
-                    "captions": captions,
-                    "transcript": new.transcript if transcript == "" else transcript,
-                }
-                self._plan.rows[path] = new.model_copy(update=before)
+                before = new.transcript if transcript == "" else transcript
+                self._plan.rows[path] = new.model_copy(update={"captions": captions, "transcript": before})
         for path, row in self._rows.items():
             if (
                 row.source == self._found.source
@@ -384,11 +374,8 @@ class _Planner:
 
     def _keep_displaced(self, videos: Collection[str]) -> None:
         """Remember videos that still wait or are not deleted yet, although another file took their only path."""
-        taken = {
-            row.key: row
-            for path, row in self._rows.items()
-            if path in self._plan.rows and self._plan.rows[path].video_id != row.video_id
-        }
+        present = [(path, row) for path, row in self._rows.items() if path in self._plan.rows]
+        taken = {row.key: row for path, row in present if self._plan.rows[path].video_id != row.video_id}
         for row in taken.values():
             video_id = row.video_id or ""
             if video_id in videos and all(other.key in taken for other in self._rows_of[video_id]):

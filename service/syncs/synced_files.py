@@ -62,13 +62,11 @@ def list_files(
 
 def iterate_files(domain: str | None, sha256: Sequence[str]) -> Iterator[StoredFile]:
     """Iterate over all pages of :func:`list_files`."""
-    cursor: str | None = None
-    while True:
-        page = list_files(domain, sha256, cursor=cursor)
+    page = list_files(domain, sha256)
+    yield from page.files
+    while page.next_cursor is not None:
+        page = list_files(domain, sha256, cursor=page.next_cursor)
         yield from page.files
-        cursor = page.next_cursor
-        if cursor is None:
-            return
 
 
 def list_sources() -> list[FollowedSource]:

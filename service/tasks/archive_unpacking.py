@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 from cinestrata_schemas.tasks import VideoSpec
 from index.files.durable_files import sync
@@ -216,15 +216,10 @@ def _tar_entries(opened: tarfile.TarFile, reader: _TarReader) -> Iterator[Archiv
             continue
         if not info.isreg() or info.issparse():
             raise _no_plain_file(info.name)
-        yield ArchiveMember(_safe_path(info.name), info.size, partial(_open_tar_file, opened, info))
+        # A regular file is never None.
+        open_file = cast(Callable[[], IO[bytes]], partial(opened.extractfile, info))
+        yield ArchiveMember(_safe_path(info.name), info.size, open_file)
     reader.is_in_header = False
-
-
-def _open_tar_file(opened: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = opened.extractfile(info)
-    if file is None:
-        raise _invalid_archive(f"{info.name!r} cannot be read.", "Pack the archive again.")
-    return file
 
 
 class _BoundedReader:
@@ -341,10 +336,8 @@ def _read_texts(members: Members, names: Iterable[str]) -> Iterator[tuple[str, b
                 content = stream.read(budget + 1)
             budget -= len(content)
             if budget < 0:
-                message = (
-                    f"{path}: The text files are larger than {_MAX_TEXT_BYTES} bytes. Split the archive."
-                )
-                raise TooLarge(message)
+                limit = f"{_MAX_TEXT_BYTES} bytes"
+                raise TooLarge(f"{path}: The text files are larger than {limit}. Split the archive.")
             yield str(path), content
 
 

@@ -50,10 +50,7 @@ from service.tasks.uploaded_videos import adopted_uploads
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
-    """Store a task and notify the workers. Once this returns, the task is durable.
-
-    Args:
-        caller: Identity of the caller, who has their own keys.
+    """Store a task and notify the workers. Once this returns, the task is durable. Each caller has their own keys.
 
     Raises:
         InvalidInput: Fields are invalid; the error names each one.
@@ -82,8 +79,7 @@ def check_destination(name: str | None, target_id: str | None, videos: Sequence[
     """Check that a task with these videos could be stored now, and get the name of its domain.
 
     Args:
-        name: Name of a new domain; None skips the check.
-        target_id: ID of the task whose domain receives the videos; None for a new domain.
+        name: Name of a new domain; None skips its check. Ignored with ``target_id``, the task of an existing one.
 
     Raises:
         NotFound, Conflict: As for :func:`create_task` and :func:`append_videos`.
@@ -219,13 +215,8 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         session.execute(
             update(Video)
             .where(Video.task_id == task_id, ~is_removed_upload())
-            .values(
-                status="pending",
-                reason=None,
-                is_rejection_final=False,
-                content_hash=None,
-                effective_split=None,
-            )
+            .values(status="pending", is_rejection_final=False)
+            .values(reason=None, content_hash=None, effective_split=None)
             .execution_options(synchronize_session=False)
         )
         task.counts = count_task_videos(session, task_id)

@@ -1,12 +1,8 @@
 """Store tasks, relearn appended videos, and describe tasks as clients see them.
 
-A relearning becomes a new domain::
-
-    copies of the appended videos ─▶ a task that learns them ─▶ publication: originals replaced by the copies
-
-The originals stay searchable until the new domain is ready. Its publication deletes them from the original domain's
-shard in the same generation, and the copies take over their IDs (:mod:`service.tasks.lifecycle.publishing`), so that no
-search returns a video twice. A failed or cancelled task changes nothing.
+A relearning becomes a new domain: a task learns copies of the appended videos. The originals stay searchable until its
+publication replaces them by the copies (:mod:`service.tasks.lifecycle.publishing`), so that no search returns a video
+twice. A failed or cancelled task changes nothing.
 """
 
 from __future__ import annotations
@@ -218,11 +214,10 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
             view = task_details(session, [unfinished])[0]
             request.settle(session, view)
             return CreateOutcome(view, replayed=True)
+        appended = (Video.status == "accepted", Video.effective_split == "appended")
         videos = session.execute(
             select(Video.vector_id, Video.uri, Video.captions, Video.extra)
-            .where(
-                Video.task_id == domain.id, Video.status == "accepted", Video.effective_split == "appended"
-            )
+            .where(Video.task_id == domain.id, *appended)
             .order_by(Video.vector_id)
         ).all()
         if not videos:

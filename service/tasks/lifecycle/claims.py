@@ -88,8 +88,6 @@ class Claim:
         facts = {"task_id": task.id, "method": task.method, "attempt": task.attempts}
         self._trace = TaskTrace({f"cinestrata.{name}": value for name, value in facts.items()})
 
-    # --- progress ---
-
     def report_memory(self, peak: Callable[[], int]) -> None:
         """Include the peak memory in bytes, as returned by ``peak``, in all later reports."""
         self._peak_memory = peak
@@ -146,8 +144,6 @@ class Claim:
         """Append a log event to the task."""
         with self.transaction() as session:
             record(session, self.task.id, "log", {"message": message, **data})
-
-    # --- state changes ---
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -269,8 +265,6 @@ class Claim:
             clear_lease(task)
             record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
         self._lease.end()
-
-    # --- the block ---
 
     def __enter__(self) -> Self:
         # Log lines in the block carry the ID of the request that created the task.

@@ -117,21 +117,13 @@ class Takeover:
             task.counts = count_task_videos(session, task.id)
             # The advice to relearn has been followed.
             for measured in (domain, *session.scalars(select(Task).where(Task.target_id == domain.id))):
-                measured.progress = {
-                    name: value for name, value in measured.progress.items() if name != "drift"
-                }
+                progress = measured.progress.items()
+                measured.progress = {name: value for name, value in progress if name != "drift"}
             videos = "1 appended video" if len(copies) == 1 else f"{len(copies)} appended videos"
             message = f"{task.name} took over {videos}."
             record(session, domain.id, "log", {"message": message, "task": task.id})
         thumbnails = [(row.id, row.original_id) for row in copies.values()]
         return cls(originals, orphans, thumbnails, [row.vector_id for row in copies.values()])
-
-    def number_edits(self, session: Session) -> None:
-        """Count the reassignment of captions and metadata as an edit, once the transaction has locked all tasks.
-
-        Searches may already know the copies with old captions, because the manifest is replaced before the commit.
-        """
-        number_edits(session, self.copies)
 
     def move_thumbnails(self) -> None:
         """Rename the copies' thumbnails to their new IDs. Idempotent."""
@@ -175,9 +167,8 @@ class _OpenPublication:
             LeaseLost: Another worker owns the task; nothing may be published.
             SQLAlchemyError: The transaction's connection is lost.
         """
-        query = select(Task.fencing_token).where(Task.id == self._task.id)
         with self._session.no_autoflush:
-            token = self._session.scalar(query)
+            token = self._session.scalar(select(Task.fencing_token).where(Task.id == self._task.id))
         if token != self._task.fencing_token:
             raise LeaseLost(f"Task {self._task.id} no longer belongs to this worker.")
 
@@ -185,7 +176,8 @@ class _OpenPublication:
         """Make the task ready, and record that it was published."""
         if self._takeover is not None:
             self._takeover.move_thumbnails()
-            self._takeover.number_edits(self._session)
+            # Searches may already know the copies with old captions: the manifest is replaced before the commit.
+            number_edits(self._session, self._takeover.copies)
         set_state(self._session, self._task, "ready")
         record_change(self._session, "task.publish", self._task.id, facts)
         self.completed = True
@@ -237,8 +229,7 @@ class Publication(_OpenPublication):
             session.add(shard)
         self._write_recalls(order, recalls)
         task.attempts = 0
-        view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
-        set_progress(session, task, view)
+        set_progress(session, task, TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured))
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
@@ -314,8 +305,7 @@ class AppendPublication(_OpenPublication):
         )
         append.attempts = 0
         append.release_id = domain.release_id
-        view = TaskProgress(stage="ready", fraction=1.0, drift=drift)
-        set_progress(session, append, view)
+        set_progress(session, append, TaskProgress(stage="ready", fraction=1.0, drift=drift))
         if drift is not None:
             domain.progress = {**domain.progress, "drift": drift.model_dump()}
         if count:
@@ -336,16 +326,14 @@ def reject_duplicates(session: Session, append: Task) -> None:
             adds videos to the domain.
     """
     accepted = (Video.task_id == append.id) & (Video.status == "accepted")
-    known = {
-        digest: uri
-        for digest, uri in session.execute(
-            select(Video.content_hash, Video.uri).where(
-                Video.task_id == append.target_id,
-                Video.status == "accepted",
-                Video.content_hash.in_(select(Video.content_hash).where(accepted)),
-            )
-        )
-    }
-    for video in session.scalars(select(Video).where(accepted, Video.content_hash.in_(list(known)))).all():
-        original = redact_uri(known[video.content_hash or ""])
+    in_domain = select(Video.content_hash, Video.uri).where(
+        Video.task_id == append.target_id,
+        Video.status == "accepted",
+        Video.content_hash.in_(select(Video.content_hash).where(accepted)),
+    )
+    originals = {digest: uri for digest, uri in session.execute(in_domain)}
+    for video in session.scalars(
+        select(Video).where(accepted, Video.content_hash.in_(list(originals)))
+    ).all():
+        original = redact_uri(originals[video.content_hash or ""])
         reject(session, video, SAME_CONTENT + original, is_final=True, content_hash=video.content_hash)

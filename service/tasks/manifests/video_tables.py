@@ -62,12 +62,6 @@ def has_files(names: Iterable[str]) -> bool:
     return not {name.strip().lower() for name in names}.isdisjoint(FILE_COLUMNS)
 
 
-def count_known_columns(names: Sequence[str]) -> int:
-    """Count the names that are video fields."""
-    known = {*_FIELDS, *_ID_COLUMNS, *_SENTENCE_COLUMNS}
-    return sum(name.strip().lower() in known for name in names)
-
-
 def map_columns(names: Sequence[str], location: str) -> list[str]:
     """Map columns to fields. Metadata columns keep their names; unnamed columns are empty.
 
@@ -100,33 +94,25 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
     return fields
 
 
-def object_fields(value: Any, location: str) -> Any:
-    """Read a JSON object's video fields; its keys mean the same as columns."""
-    return _move_unknown_to_metadata(_rename_aliases(value, location))
-
-
-def _rename_aliases(fields: Any, location: str) -> Any:
-    """Rename the fields of an object without ``uri`` like table columns."""
-    if not isinstance(fields, dict) or "uri" in fields or not file_columns(fields):
-        return fields
-    renamed = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
-    captions = renamed.get("captions", [])
-    if isinstance(split := renamed.get("split"), str):
-        renamed["split"] = SPLITS.get(split.lower(), split)
-    if isinstance(captions, str):
-        listed = _python_list(captions.strip())
-        captions = [captions] if listed is None else listed
-    renamed["captions"] = captions or []
-    return renamed
-
-
-def _move_unknown_to_metadata(fields: Any) -> Any:
-    """Move unknown fields to the metadata, as for table columns."""
-    if not isinstance(fields, dict) or not isinstance(fields.get("metadata") or {}, dict):
+def object_fields(fields: Any, location: str) -> Any:
+    """Read a JSON object's video fields; without ``uri``, its keys mean the same as columns."""
+    if not isinstance(fields, dict):
         return fields  # refused by the validation
+    if "uri" not in fields and file_columns(fields):
+        fields = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
+        if isinstance(split := fields.get("split"), str):
+            fields["split"] = SPLITS.get(split.lower(), split)
+        captions = fields.get("captions", [])
+        if isinstance(captions, str):
+            listed = _python_list(captions.strip())
+            captions = [captions] if listed is None else listed
+        fields["captions"] = captions or []
+    metadata = fields.get("metadata") or {}
     unknown = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
-    known = {key: value for key, value in fields.items() if key in VideoSpec.model_fields}
-    return known | ({"metadata": unknown | (fields.get("metadata") or {})} if unknown else {})
+    if not unknown or not isinstance(metadata, dict):
+        return fields
+    known = {key: value for key, value in fields.items() if key not in unknown}
+    return known | {"metadata": unknown | metadata}
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> dict[str, Any]:
@@ -237,8 +223,12 @@ def is_lsmdc(line: str) -> bool:
 
 def find_delimiter(header: str) -> str:
     """Choose the delimiter that yields the most known columns, the first one on a tie."""
+    columns = {*_FIELDS, *_ID_COLUMNS, *_SENTENCE_COLUMNS}
 
-    return max(_DELIMITERS, key=lambda delimiter: count_known_columns(split_header(header, delimiter)))
+    def count_known(delimiter: str) -> int:
+        return sum(name.strip().lower() in columns for name in split_header(header, delimiter))
+
+    return max(_DELIMITERS, key=count_known)
 
 
 def split_header(header: str, delimiter: str) -> list[str]:
