@@ -59,26 +59,20 @@ def found(folder: Path, *videos: str | VideoSpec, **fields: Any) -> SourceFiles:
 def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
     """Return the stored video of a file that was uploaded, as the service lists it."""
     path = folder / video.uri
-    return VideoSummary.model_validate(
-        {
-            "id": video.id,
-            "task_id": "tsk_1",
-            "uri": f"upload://tsk_1/{video.uri}",
-            "status": "accepted",
-            "reason": None,
-            "captions": video.captions,
-            "effective_split": None,
-            "metadata": {},
-            "content_hash": content_hash(path),
-            "bytes": path.stat().st_size,
-            "duration": 1.0,
-            "added_at": ADDED,
-            "replaces": video.replaces,
-            "thumbnail_url": "",
-            "stream_url": "",
-        }
-        | fields
-    )
+    facts = {
+        "id": video.id,
+        "task_id": "tsk_1",
+        "uri": f"upload://tsk_1/{video.uri}",
+        "status": "accepted",
+        "captions": video.captions,
+        "content_hash": content_hash(path),
+        "bytes": path.stat().st_size,
+        "duration": 1.0,
+        "added_at": ADDED,
+        "replaces": video.replaces,
+    }
+    empty = {"reason": None, "effective_split": None, "metadata": {}, "thumbnail_url": "", "stream_url": ""}
+    return VideoSummary.model_validate(facts | empty | fields)
 
 
 def rows(plan: SyncPlan, source: str) -> list[StoredFile]:

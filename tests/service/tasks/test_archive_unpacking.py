@@ -29,6 +29,7 @@ from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.uploaded_videos import remove_upload
 from tests.packed_files import pack_tar, pack_zip, tar_member
 
+Pack = Callable[[dict[str, bytes]], BinaryIO]
 MANIFEST = '{"uri": "a.mp4", "captions": ["a bird"]}\n{"uri": "clips/b.mp4", "id": "b", "split": "test"}\n'
 FILES = {
     "manifest.jsonl": MANIFEST.encode(),
@@ -54,10 +55,8 @@ def _settings(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None
     settings_factory(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "pack", [pack_zip, pack_tar, lambda files: pack_tar(files, "w")], ids=["zip", "tar.gz", "tar"]
-)
-def test_files_of_the_manifest_are_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+@pytest.mark.parametrize("pack", [pack_zip, pack_tar, lambda files: pack_tar(files, "w")])
+def test_files_of_the_manifest_are_unpacked(pack: Pack) -> None:
     videos = unpack_archive(pack(FILES), "videos", "tsk_1")
     assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
     assert [library_files.resolve_video_path(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
@@ -123,7 +122,7 @@ class TestBombs:
         monkeypatch.setattr(request_limits, "MAX_ARCHIVE_FILES", 50)
 
     @pytest.mark.parametrize("pack", [pack_zip, pack_tar])
-    def test_large_file_is_refused(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+    def test_large_file_is_refused(self, pack: Pack) -> None:
         error = _refused(pack({**FILES, "a.mp4": bytes(20_000_000)}), TooLarge)
         assert error.status == 413
         assert "1000000 bytes" in str(error)
@@ -136,7 +135,7 @@ class TestBombs:
         _refused(io.BytesIO(bytes(raw.replace(real, small))))
 
     @pytest.mark.parametrize("pack", [pack_zip, pack_tar])
-    def test_too_many_files_are_refused(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+    def test_too_many_files_are_refused(self, pack: Pack) -> None:
         _refused(pack({**FILES, **{f"{n}.txt": b"" for n in range(60)}}), TooLarge)
 
     def test_too_many_folders_are_refused(self) -> None:
@@ -312,7 +311,7 @@ def test_refused_task_leaves_no_files(fields: dict[str, str], kind: type[Cinestr
 
 @pytest.mark.parametrize("pack", [pack_zip, pack_tar])
 def test_sidecar_files_caption_an_archive_without_manifest(
-    pack: Callable[[dict[str, bytes]], BinaryIO], monkeypatch: pytest.MonkeyPatch
+    pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
         "birds/b.txt": b"a bird\nit flies\n",

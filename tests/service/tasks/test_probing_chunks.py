@@ -77,12 +77,11 @@ class InstantDecoder:
         return [line.split()[1] for line in lines if line.startswith(f"{worker} ")]
 
 
-@pytest.fixture
-def decoder(monkeypatch: pytest.MonkeyPatch) -> type[InstantDecoder]:
+@pytest.fixture(autouse=True)
+def _decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InstantDecoder, "log", None)
     monkeypatch.setattr(probing, "VideoDecoder", InstantDecoder)
     monkeypatch.setattr(probing, "CHUNK_VIDEOS", CHUNK)
-    return InstantDecoder
 
 
 @contextmanager
@@ -156,11 +155,10 @@ def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
     tmp_path: Path,
     settings_factory: Callable[..., Settings],
     post: Post,
-    decoder: type[InstantDecoder],
 ) -> None:
     settings_factory(tmp_path, database, lease_seconds=4)
     task = post(videos=VIDEOS)
-    decoder.log = tmp_path / "decoded"
+    InstantDecoder.log = tmp_path / "decoded"
     # Each waits for the other, so that both take part: one is killed in the middle of its second chunk.
     killed = _start_worker(task.id, worker="killed", waits=(1, "other", 1), dies_at=CHUNK + 2)
     other = _start_worker(task.id, worker="other", waits=(CHUNK + 1, "killed", CHUNK + 1))
@@ -170,7 +168,7 @@ def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
     view = commands.get_task(task.id)
     assert (view.progress.stage, view.counts.accepted, view.counts.rejected) == ("waiting", VIDEOS, 0)
     assert len(accepted_videos(task.id)) == VIDEOS
-    times = Counter(decoder.decoded_by("killed") + decoder.decoded_by("other"))
+    times = Counter(InstantDecoder.decoded_by("killed") + InstantDecoder.decoded_by("other"))
     assert len(times) == VIDEOS
     # The video that the killed worker had finished in its last chunk is decoded again, and no other.
     assert sorted(times.values())[-2:] == [1, 2]
@@ -180,7 +178,7 @@ def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
 
 @pytest.mark.slow
 def test_copies_in_different_chunks_leave_the_video_with_the_smallest_vector_id(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder]
+    catalog: Settings, post: Post
 ) -> None:
     task = post(videos=3 * CHUNK)
     files = sorted((settings().media_root / "birds").iterdir(), key=lambda path: int(path.stem))
@@ -204,12 +202,10 @@ def test_copies_in_different_chunks_leave_the_video_with_the_smallest_vector_id(
     assert view.counts.accepted == 3 * CHUNK - 2
 
 
-def test_broken_worker_does_not_fail_the_task_of_another(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder]
-) -> None:
+def test_broken_worker_does_not_fail_the_task_of_another(catalog: Settings, post: Post) -> None:
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
-    with _failing(decoder, "decode", RuntimeError("the decoder is not installed")):
+    with _failing(InstantDecoder, "decode", RuntimeError("the decoder is not installed")):
         for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
     assert lifecycle.claim_chunk(task.id, "probing", "other") is None, "no attempt is left"
@@ -223,10 +219,7 @@ def test_broken_worker_does_not_fail_the_task_of_another(
     "step", [(probing, "send_due"), (probing, "require_writable"), (probing, "VideoDecoder")]
 )
 def test_chunk_is_released_if_its_worker_fails_before_it_begins(
-    step: tuple[Any, str],
-    sqlite_catalog: Settings,
-    post: Post,
-    decoder: type[InstantDecoder],
+    step: tuple[Any, str], sqlite_catalog: Settings, post: Post
 ) -> None:
     task = post(videos=CHUNK)
     _plan(task.id)
@@ -240,11 +233,9 @@ def test_chunk_is_released_if_its_worker_fails_before_it_begins(
 
 
 @pytest.mark.slow
-def test_task_fails_if_every_video_is_an_error_for_its_worker(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder]
-) -> None:
+def test_task_fails_if_every_video_is_an_error_for_its_worker(catalog: Settings, post: Post) -> None:
     task = post(videos=6 * CHUNK)
-    with _failing(decoder, "decode", RuntimeError("the codec is not installed")):
+    with _failing(InstantDecoder, "decode", RuntimeError("the codec is not installed")):
         view = probe(task.id)
     assert (view.state, view.rejected) == ("failed", [])
     assert "the codec is not installed" in (view.error or "")
@@ -254,17 +245,17 @@ def test_task_fails_if_every_video_is_an_error_for_its_worker(
 
 @pytest.mark.slow
 def test_video_that_is_an_error_is_rejected_by_name_and_the_others_are_kept(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+    catalog: Settings, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post(videos=3 * CHUNK)
-    decode = decoder.decode
+    decode = InstantDecoder.decode
 
     def fail_once(self: InstantDecoder, path: Path, **how: Any) -> VideoInfo:
         if path.name == "5.mp4":
             raise RuntimeError("a bug")
         return decode(self, path, **how)
 
-    monkeypatch.setattr(decoder, "decode", fail_once)
+    monkeypatch.setattr(InstantDecoder, "decode", fail_once)
     monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
     view = probe(task.id)
     assert (view.progress.stage, view.counts.accepted) == ("waiting", 3 * CHUNK - 1)
@@ -274,7 +265,7 @@ def test_video_that_is_an_error_is_rejected_by_name_and_the_others_are_kept(
 
 
 def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+    catalog: Settings, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that dies stores nothing: the video is known once it is alone in a chunk."""
     monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
@@ -305,12 +296,10 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
 
 
 @pytest.mark.slow
-def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder]
-) -> None:
+def test_broken_decoder_uses_no_attempts_and_rejects_nothing(catalog: Settings, post: Post) -> None:
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
-    with _failing(decoder, "decode", DecoderUnavailable("the decoder process does not start")):
+    with _failing(InstantDecoder, "decode", DecoderUnavailable("the decoder process does not start")):
         for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
         with claim:
@@ -326,9 +315,7 @@ def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
     assert probe(task.id).counts.accepted == 2 * CHUNK
 
 
-def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder]
-) -> None:
+def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(catalog: Settings, post: Post) -> None:
     task = post(videos=CHUNK)
     claim = _plan(task.id)
     chunk = _claim_chunk(task.id, "stale")
@@ -361,9 +348,7 @@ def test_worker_of_a_deleted_chunk_cannot_write_to_a_later_one(catalog: Settings
             session.execute(delete(Chunk))
 
 
-def test_cancellation_ends_the_chunks_of_all_workers(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder]
-) -> None:
+def test_cancellation_ends_the_chunks_of_all_workers(catalog: Settings, post: Post) -> None:
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
     chunk = _claim_chunk(task.id, "helper")
@@ -414,13 +399,13 @@ def test_free_chunks_of_a_claimed_task_get_a_message(with_broker: redis.Redis, p
 
 
 def test_interrupted_probing_resumes_with_the_unfinished_chunks(
-    catalog: Settings, post: Post, decoder: type[InstantDecoder], tmp_path: Path
+    catalog: Settings, post: Post, tmp_path: Path
 ) -> None:
     task = post(videos=3 * CHUNK)
-    decoder.log = tmp_path / "decoded"
+    InstantDecoder.log = tmp_path / "decoded"
     claim = _plan(task.id)
     probing.probe_free_chunks(task.id, "helper")
     assert lifecycle.read_totals(task.id, "probing").remaining == 0
     claim.release()
     assert probe(task.id).counts.accepted == 3 * CHUNK
-    assert len(decoder.decoded_by("test")) == 3 * CHUNK
+    assert len(InstantDecoder.decoded_by("test")) == 3 * CHUNK

@@ -35,6 +35,7 @@ from tests.catalog_rows import mark_learned
 # For tests of statements that other tests run on both databases.
 ON_SQLITE = pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
+Rejected = tuple[TaskDetails, Path]
 
 
 def _claimed(claim: lifecycle.Claim | None) -> lifecycle.Claim:
@@ -49,7 +50,7 @@ def domain(catalog: Settings, post_probed: Post) -> str:
 
 
 @pytest.fixture
-def append(make_file: Callable[..., Any]) -> Callable[..., TaskDetails]:
+def append(make_file: Callable[..., Any]) -> Post:
     """``append(domain, name)``: a stored append of one file that is no video."""
 
     def make(domain: str, name: str = "new", **fields: Any) -> TaskDetails:
@@ -61,7 +62,7 @@ def append(make_file: Callable[..., Any]) -> Callable[..., TaskDetails]:
 
 
 @pytest.fixture
-def append_probed(append: Callable[..., TaskDetails]) -> Callable[..., TaskDetails]:
+def append_probed(append: Post) -> Post:
     """Like ``append``, with an accepted video of the given content."""
 
     def make(domain: str, name: str = "new", content: str = "f" * 64) -> TaskDetails:
@@ -78,7 +79,7 @@ def append_probed(append: Callable[..., TaskDetails]) -> Callable[..., TaskDetai
 
 @ON_SQLITE
 def test_repeated_request_does_not_append_again(
-    domain: str, make_file: Callable[..., Any], append: Callable[..., TaskDetails], post_probed: Post
+    domain: str, make_file: Callable[..., Any], append: Post, post_probed: Post
 ) -> None:
     """Whatever happened to the append and its domain meanwhile; another body or domain is refused."""
     other = mark_learned(post_probed("other").id, 2)
@@ -123,7 +124,7 @@ def test_repeated_request_does_not_append_again(
 
 
 @ON_SQLITE
-def test_refusals_name_the_reason(domain: str, append: Callable[..., TaskDetails], post: Post) -> None:
+def test_refusals_name_the_reason(domain: str, append: Post, post: Post) -> None:
     with pytest.raises(NotFound):
         append("tsk_nobody")
     waiting = post("waiting")
@@ -137,7 +138,7 @@ def test_refusals_name_the_reason(domain: str, append: Callable[..., TaskDetails
 
 
 def test_appends_and_trainings_do_not_wait_for_each_other(
-    domain: str, append_probed: Callable[..., TaskDetails], post_probed: Post
+    domain: str, append_probed: Post, post_probed: Post
 ) -> None:
     first, second = append_probed(domain, "a"), append_probed(domain, "b")
     training = post_probed("cars")
@@ -149,7 +150,7 @@ def test_appends_and_trainings_do_not_wait_for_each_other(
 
 
 def test_message_of_a_due_append_is_sent_again(
-    with_broker: redis.Redis, post_probed: Post, append_probed: Callable[..., TaskDetails]
+    with_broker: redis.Redis, post_probed: Post, append_probed: Post
 ) -> None:
     domain = mark_learned(post_probed("birds").id)
     view, training = append_probed(domain), post_probed("cars")
@@ -165,7 +166,7 @@ def _publish_append(view: TaskDetails) -> int:
         return len(publication.rejected)
 
 
-def test_publication_moves_the_videos(domain: str, append_probed: Callable[..., TaskDetails]) -> None:
+def test_publication_moves_the_videos(domain: str, append_probed: Post) -> None:
     view = append_probed(domain)
     assert _publish_append(view) == 0
     done, target = commands.get_task(view.id), commands.get_task(domain)
@@ -177,9 +178,7 @@ def test_publication_moves_the_videos(domain: str, append_probed: Callable[..., 
         assert session.query(Shard).count() == 0
 
 
-def test_content_of_the_domain_is_rejected_at_the_publication(
-    domain: str, append_probed: Callable[..., TaskDetails]
-) -> None:
+def test_content_of_the_domain_is_rejected_at_the_publication(domain: str, append_probed: Post) -> None:
     """Two appends with the same content may be probed before one of them is published."""
     views = [append_probed(domain, name) for name in ("a", "b")]
     assert [_publish_append(view) for view in views] == [0, 1]
@@ -188,7 +187,7 @@ def test_content_of_the_domain_is_rejected_at_the_publication(
 
 
 @pytest.fixture
-def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> tuple[TaskDetails, Path]:
+def rejected_upload(domain: str, append_probed: Post) -> Rejected:
     """An append in which the only video, an upload, is rejected as undecodable; and the file of the video."""
     view = append_probed(domain, "new")
     file = settings().uploads_dir / "tsk_0123456789abcdef" / "new.mp4"
@@ -201,7 +200,7 @@ def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> t
     return view, file
 
 
-def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: tuple[TaskDetails, Path]) -> None:
+def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: Rejected) -> None:
     view, file = rejected_upload
     preview = library_files.thumbnail_path("new")
     preview.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +223,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(rejected_upload: tupl
 @ON_SQLITE
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
 def test_rejected_upload_of_a_task_that_ends_is_removed_and_a_retry_leaves_it_rejected(
-    rejected_upload: tuple[TaskDetails, Path], state: str
+    rejected_upload: Rejected, state: str
 ) -> None:
     view, file = rejected_upload
     claim = _claimed(lifecycle.claim_append(view.id, "worker"))
@@ -254,7 +253,7 @@ def _video_of(session: Session, task_id: str) -> Video:
 @ON_SQLITE
 @pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a queued task", "link"])
 def test_rejected_upload_stays_while_another_video_needs_it(
-    rejected_upload: tuple[TaskDetails, Path], post: Post, name: str
+    rejected_upload: Rejected, post: Post, name: str
 ) -> None:
     view, file = rejected_upload
     other = post("other")
@@ -272,7 +271,7 @@ def test_rejected_upload_stays_while_another_video_needs_it(
 
 @ON_SQLITE
 def test_rejected_video_of_a_ready_task_does_not_keep_the_file_of_another(
-    rejected_upload: tuple[TaskDetails, Path], post: Post
+    rejected_upload: Rejected, post: Post
 ) -> None:
     """The last video that needs the file is deleted."""
     view, file = rejected_upload
@@ -287,9 +286,7 @@ def test_rejected_video_of_a_ready_task_does_not_keep_the_file_of_another(
     assert not file.exists()
 
 
-def test_publication_into_a_deleted_domain_fails(
-    domain: str, append_probed: Callable[..., TaskDetails]
-) -> None:
+def test_publication_into_a_deleted_domain_fails(domain: str, append_probed: Post) -> None:
     view = append_probed(domain)
     claim = _claimed(lifecycle.claim_append(view.id, "worker"))
     with session_scope(write=True) as session:

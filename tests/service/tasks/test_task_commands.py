@@ -60,29 +60,23 @@ def _wrong_fields(spec: TaskSpec) -> dict[str, str]:
 
 def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable[[str], Path]) -> None:
     make_file("a.mp4")
-    made = commands.create_task(
-        _spec(
-            settings={"rank": 8, "carry": 0.5, "max_steps": None},
-            videos=[
-                {
-                    "uri": "a.mp4",
-                    "captions": ["  a bird 🐦  flies ", "طائر يطير", "e\u0301te\u0301"],
-                    "id": "bird-1",
-                    "split": "test",
-                    "metadata": {"place": ["Zürich", 1.5]},
-                }
-            ],
-        )
-    ).task
-    assert (made.state, made.position, made.method) == ("queued", 1, "strata")
-    assert made.settings == {"rank": 8, "carry": 0.5, "max_steps": None}
-    assert made.counts.videos == 1
+    video = {
+        "uri": "a.mp4",
+        "captions": ["  a bird 🐦  flies ", "طائر يطير", "e\u0301te\u0301"],
+        "id": "bird-1",
+        "split": "test",
+        "metadata": {"place": ["Zürich", 1.5]},
+    }
+    chosen = {"rank": 8, "carry": 0.5, "max_steps": None}
+    made = commands.create_task(_spec(settings=chosen, videos=[video])).task
+    assert (made.state, made.position, made.method, made.counts.videos) == ("queued", 1, "strata", 1)
+    assert made.settings == chosen
     assert commands.get_task(made.id) == made
     assert commands.list_tasks() == [made]
     with session_scope() as session:
-        video = session.scalars(select(Video)).one()
-    assert video.captions == ["a bird 🐦 flies", "طائر يطير", "été"]
-    assert (video.id, video.split, video.extra) == ("bird-1", "test", {"place": ["Zürich", 1.5]})
+        stored = session.scalars(select(Video)).one()
+    assert stored.captions == ["a bird 🐦 flies", "طائر يطير", "été"]
+    assert (stored.id, stored.split, stored.extra) == ("bird-1", "test", video["metadata"])
     assert [e.data["state"] for e in commands.events_after(made.id)] == ["queued"]
 
 
@@ -166,13 +160,13 @@ def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, captio
     )
     spec.videos[0].captions = [caption]
     try:
-        kept = validate_spec(spec).videos[0].captions[0]
+        stored = validate_spec(spec).videos[0].captions[0]
     except InvalidInput as error:
         fields = [e.field for e in error.errors]
     else:
-        assert kept.strip() == kept != ""
-        assert normalize_caption(kept) == kept
-        kept.encode()
+        assert stored.strip() == stored != ""
+        assert normalize_caption(stored) == stored
+        stored.encode()
         return
     assert fields == ["videos[0].captions[0]"]
 
