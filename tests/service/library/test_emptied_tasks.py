@@ -6,24 +6,21 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
-from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.library_checks import check_catalog, check_releases
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from service import celery_worker
 from service.catalog.database import session_scope
-from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Release, Shard, Task, Video
+from service.catalog.tables import ACTIVE_STATES, STATES, Task, Video
 from service.core.errors import Unavailable
 from service.core.settings import Settings, settings
 from service.library import deletion
@@ -34,7 +31,6 @@ from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import QueryVectorCache
 from service.search.text_search.executor import execute
-from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
 from tests.catalog_rows import add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Probed
@@ -217,60 +213,6 @@ def test_release_is_verified_after_its_probe_shard_was_compacted(
     fresh = SearchEngine(library.settings)
     assert not fresh.snapshots.refresh(), "changed weights must be detected"
     assert "doesn't answer as it did when it was learned: probe 0" in str(fresh.snapshots.last_error)
-
-
-def test_recall_column_of_a_deleted_task_is_removed_permanently(
-    catalog: Settings, post_probed: Callable[..., TaskDetails]
-) -> None:
-    """This includes a deletion after a worker has measured the task and before it publishes."""
-    first, second = post_probed("first"), post_probed("second")
-    _learned(first.id, 1, [first.id])
-    with session_scope(write=True) as session:
-        session.get_one(Task, first.id).counts = {"accepted": 3, "videos": 3}
-    assert _cells() == [(1, 1)]
-    _learned(second.id, 5, [first.id, second.id], meanwhile=lambda: delete_task(first.id))
-    assert _cells() == [(2, 2)]
-    third = post_probed("third")
-    _learned(third.id, 9, [first.id, second.id, third.id])
-    assert _cells() == [(2, 2), (3, 2), (3, 3)]
-
-
-def _cells() -> list[tuple[int, int]]:
-    with session_scope() as session:
-        return sorted((r.release_order, r.task_order) for r in session.scalars(select(Recall)))
-
-
-def _learned(
-    task: str, number: int, measured: list[str], meanwhile: Callable[[], object] = lambda: None
-) -> None:
-    """Publish a task like a worker; ``meanwhile`` is called after the measurement."""
-    store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim_training(task, "worker")
-    assert claim is not None
-    with store.staging() as staged:
-        (staged / "release.json").write_text(task)
-        release = store.adopt_release(staged)
-    ids = np.arange(number, number + 2)
-    made = {"task": task, "release": release.id, "fingerprint": "f"}
-    shard = store.write_shard(**made, ids=ids, vectors=np.eye(4, dtype=np.float32)[:2])
-    recalls = [
-        (
-            one,
-            Recall(mode="latest", gallery="local", queries=10, r1=0.5, r5=0.5, r10=0.5, medr=1.0, meanr=1.0),
-        )
-        for one in measured
-    ]
-    meanwhile()
-    with claim.publishing() as publication:
-        store.publish(release=release, shards=[shard])
-        publication.complete(
-            release=Release(
-                id=release.id, method="m", backbone="tiny", kind="tame", fingerprint="f", bytes=1
-            ),
-            shard=Shard(id=shard.id, release_id=release.id, fingerprint="f", count=2, dim=4, bytes=1),
-            recalls=recalls,
-            trained=True,
-        )
 
 
 # -- files --------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from service.catalog.tables import FileRemoval, Recall, Release, Shard, Task, Vi
 from service.core.errors import Conflict, IdempotencyMismatch, NotFound
 from service.core.settings import Settings, settings
 from service.library import library_listing
-from service.library.deletion import delete_videos
+from service.library.deletion import delete_task, delete_videos
 from service.storage import library_files
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
@@ -327,10 +327,17 @@ def _recall(task_id: str, r1: float, **more: Any) -> tuple[str, Recall]:
     return task_id, Recall(**facts, r1=r1, r5=r1, r10=r1, **more)
 
 
-def _publish(task_id: str, number: int, *recalls: tuple[str, Recall]) -> int:
+def _publish(
+    task_id: str,
+    number: int,
+    *recalls: tuple[str, Recall],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> int:
+    """Publish a task like a worker; ``meanwhile`` is called after the measurement."""
     store = ShardStore(settings().index_dir)
     claim = _claimed(lifecycle.claim_training(task_id, "worker"))
     release, shard = _staged(store, task_id, number)
+    meanwhile()
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])
         return publication.complete(**_facts(release, shard, *recalls))
@@ -349,6 +356,26 @@ def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     with session_scope() as session:
         cells = session.execute(select(Recall.release_order, Recall.task_order, Recall.r1)).all()
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
+
+
+def test_recall_column_of_a_deleted_task_is_removed_permanently(catalog: Settings, post_probed: Post) -> None:
+    """This includes a deletion after a worker has measured the task and before it publishes."""
+
+    def cells() -> list[tuple[int, int]]:
+        with session_scope() as session:
+            return sorted((r.release_order, r.task_order) for r in session.scalars(select(Recall)))
+
+    first, second = post_probed("first").id, post_probed("second").id
+    _publish(first, 1, _recall(first, 0.5))
+    with session_scope(write=True) as session:
+        session.get_one(Task, first).counts = {"accepted": 3, "videos": 3}
+    assert cells() == [(1, 1)]
+    recalls = [_recall(task, 0.5) for task in (first, second)]
+    _publish(second, 5, *recalls, meanwhile=lambda: delete_task(first))
+    assert cells() == [(2, 2)]
+    third = post_probed("third").id
+    _publish(third, 9, *(_recall(task, 0.5) for task in (first, second, third)))
+    assert cells() == [(2, 2), (3, 2), (3, 3)]
 
 
 def test_publication_interrupted_after_the_manifest_is_completed(
