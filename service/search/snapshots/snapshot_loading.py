@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +72,15 @@ def load_snapshot(
     task_names = {task.task_id: task.name for task in release.tasks}
     unknown = [task for task in index_snapshot.tasks if task not in task_names] if is_newest else []
     degraded = dict.fromkeys(unknown, "the current release does not know it")
-    shards: dict[str, SearchableShard] = {}
+    shards, videos = dict[str, SearchableShard](), dict[str, Ids]()
     for task in release.tasks:
         try:
-            shards[task.task_id] = index_snapshot.shard(task.task_id, fingerprint=task.fingerprint)
+            shard = index_snapshot.shard(task.task_id, fingerprint=task.fingerprint)
+            videos[task.task_id] = shard.ids[: np.searchsorted(shard.ids, FIRST_MOMENT_ID)]
         except ShardStoreError as error:
             degraded[task.task_id] = str(error)
+        else:
+            shards[task.task_id] = shard
     entries = index_snapshot.manifest.shards
     shard_releases = {task: entries[task].release for task in task_names if task in entries}
     checked = {
@@ -92,8 +95,6 @@ def load_snapshot(
     )
     degraded.update(lineage.broken | broken)
     shards = {task: shard for task, shard in shards.items() if task not in degraded}
-    videos = _read_video_ids(shards, degraded)
-    shards = {task: shards[task] for task in videos}
     if not shards:
         raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
     router_positions = {task: position for position, task in enumerate(task_names)}
@@ -123,7 +124,7 @@ def load_snapshot(
         shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
         contributions={**lineage.contributions, release_id: read_lineage(folder)},
         appended_profiles=appended,
-        video_positions=VideoPositions(list(videos.values())),
+        video_positions=VideoPositions([videos[task] for task in shards]),
         confidence_model=parse_confidence(confidence) or release.confidence,
         release_confidence=release.confidence,
         appended_confidence=confidence,
@@ -155,19 +156,6 @@ def with_current_confidence(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     return replace(snapshot, confidence_model=model, appended_confidence=stored)
 
 
-def _read_video_ids(shards: Mapping[str, SearchableShard], degraded: dict[str, str]) -> dict[str, Ids]:
-    """Read the ascending video IDs of each shard, by task ID; a shard whose IDs are unreadable is degraded."""
-    videos: dict[str, Ids] = {}
-    for task, shard in shards.items():
-        try:
-            ids = shard.ids
-        except ShardStoreError as error:
-            degraded[task] = str(error)
-        else:
-            videos[task] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
-    return videos
-
-
 def _replace_profiles(
     profiles: RoutingProfiles, positions: Mapping[str, int], replacements: Mapping[str, AppendedProfile]
 ) -> RoutingProfiles:
@@ -181,35 +169,26 @@ def _replace_profiles(
 # -- releases ---------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class SnapshotLineage:
     """Reads what a release added, by its ID. Checksums are verified; weights are not read.
 
     If a release is unreadable, its contribution is reconstructed from the manifest, which still tells the shards that
     it made and the release before it. All other tasks keep their positions and are served; only that release's tasks
     are degraded.
-
-    Args:
-        known: Contributions already in memory, by release ID.
-
-    Attributes:
-        contributions: Contributions that were read, by release ID.
-        broken: Why the release that learned a task cannot be read, by task ID.
     """
 
-    def __init__(
-        self, index_snapshot: IndexSnapshot, vocabulary: int, known: Mapping[str, TaskLineage]
-    ) -> None:
-        self.contributions: dict[str, TaskLineage] = {}
-        self.broken: dict[str, str] = {}
-        self._index_snapshot = index_snapshot
-        self._vocabulary = vocabulary
-        self._known = known
+    index_snapshot: IndexSnapshot
+    vocabulary: int  # size of the backbone's
+    in_memory: Mapping[str, TaskLineage]  # contributions that need no reading, by release ID
+    contributions: dict[str, TaskLineage] = field(default_factory=dict)  # those of releases asked for
+    broken: dict[str, str] = field(default_factory=dict)  # why a task's release cannot be read, by task ID
 
     def __call__(self, release_id: str) -> TaskLineage:
         """Read the contribution of a release, or reconstruct it; raises the cause if the release made no shard."""
         try:
-            self.contributions[release_id] = self._known.get(release_id) or read_lineage(
-                self._index_snapshot.release_folder(release_id, files=LINEAGE_FILES)
+            self.contributions[release_id] = self.in_memory.get(release_id) or read_lineage(
+                self.index_snapshot.release_folder(release_id, files=LINEAGE_FILES)
             )
         except (ModelError, ShardStoreError, OSError) as error:
             contribution = self._reconstruct(release_id)
@@ -222,13 +201,13 @@ class SnapshotLineage:
 
     def _reconstruct(self, release_id: str) -> TaskLineage:
         """Reconstruct a contribution: the tasks of the release's shards, without names and routing profiles."""
-        shards = list(self._index_snapshot.manifest.shards.values())
+        shards = list(self.index_snapshot.manifest.shards.values())
         own = [place for place, shard in enumerate(shards) if shard.release == release_id]
         before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None
         tasks = tuple(
             ReleaseTask(shards[place].task, shards[place].task, shards[place].fingerprint) for place in own
         )
-        empty = RoutingProfiles.from_dense(np.zeros((len(tasks), self._vocabulary), np.float32))
+        empty = RoutingProfiles.from_dense(np.zeros((len(tasks), self.vocabulary), np.float32))
         return TaskLineage(tasks, empty, before)
 
 
@@ -239,20 +218,19 @@ class PinnedReleases(Mapping[str, ReleaseState]):
     """
 
     def __init__(self, tasks: Iterable[str], read: Callable[[str], ReleaseState]) -> None:
-        self._tasks = dict.fromkeys(tasks)
-        self._read = read
+        self._reads = dict.fromkeys(tasks, read)
 
     def __getitem__(self, task: str) -> ReleaseState:
-        return self._read(task)
+        return self._reads[task](task)
 
-    def __contains__(self, task: object) -> bool:
-        return task in self._tasks
+    def __contains__(self, task: object) -> bool:  # the inherited method would read the release
+        return task in self._reads
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
+        return iter(self._reads)
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._reads)
 
 
 def pinned_video_releases(index_snapshot: IndexSnapshot, tasks: Iterable[str]) -> PinnedReleases:
