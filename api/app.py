@@ -93,7 +93,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     _check_root_path(app, configured.root_path)
     app.openapi = openapi.describe(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
-    html_pages.install_unknown_page(app)
+    app.exception_handler(404)(html_pages.unknown_page)
     # Each middleware wraps those that were added before it.
     app.add_middleware(problem_details.UnexpectedErrorMiddleware)
     # Levels above 2 take twice as long and save only a twentieth.

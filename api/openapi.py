@@ -146,14 +146,10 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
     return openapi
 
 
-def problem_classes() -> dict[str, type[CinestrataError]]:
-    """Return the error classes of responses by problem type, in the order of their statuses."""
-    by_type = {problem_type(cls.title): cls for cls in reversed(list(_subclasses(CinestrataError)))}
-    return dict(sorted(by_type.items(), key=lambda item: (item[1].status, item[0])))
-
-
 def _problem_types() -> Iterator[str]:
-    for name, cls in problem_classes().items():
+    """Yield a line for each type of an error response, in the order of their statuses."""
+    by_type = {problem_type(cls.title): cls for cls in reversed(list(_subclasses(CinestrataError)))}
+    for name, cls in sorted(by_type.items(), key=lambda item: (item[1].status, item[0])):
         yield f"{cls.status} `{name.rpartition(':')[2]}`: {(cls.__doc__ or cls.title).partition(chr(10))[0]}"
 
 

@@ -46,7 +46,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """
     app.exception_handler(CinestrataError)(_handle_service_error)
     app.exception_handler(RequestValidationError)(_handle_validation_error)
-    app.exception_handler(HTTPException)(_handle_http_exception)
+    app.exception_handler(HTTPException)(http_problem_response)
 
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
@@ -153,11 +153,7 @@ def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[st
     return str(item["msg"])
 
 
-async def _handle_http_exception(request: Request, error: HTTPException) -> JSONResponse:
-    return http_problem_response(request, error)
-
-
-def http_problem_response(request: Request, error: HTTPException) -> JSONResponse:
+async def http_problem_response(request: Request, error: HTTPException) -> JSONResponse:
     """Convert a framework error, such as an unknown path or method, to a response."""
     title = HTTPStatus(error.status_code).phrase.capitalize()
     detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
@@ -107,16 +107,12 @@ def access_page(request: Request) -> Response:
     return render_page(request, "access.html")
 
 
-def install_unknown_page(app: FastAPI) -> None:
-    """Register the page for paths without a route. Unknown resources of the API stay problem documents."""
-    app.exception_handler(404)(_handle_unknown_path)
-
-
-async def _handle_unknown_path(request: Request, error: HTTPException) -> Response:
+async def unknown_page(request: Request, error: HTTPException) -> Response:
+    """Answer a request to a path without a route: for the API with a problem document."""
     # Browsers ask for HTML; programs accept JSON or any type.
     if request.method in PAGE_METHODS and "text/html" in request.headers.get("accept", ""):
         return render_page(request, "error.html", status=404)
-    return http_problem_response(request, error)
+    return await http_problem_response(request, error)
 
 
 _CODE = re.compile(r"(`+)(.+?)\1")

@@ -55,7 +55,11 @@ async def create_task(
         outcome = await _create_from_archive(request, idempotency_key, caller)
     else:
         body = await request.body()
-        outcome = await run_long(_create_from_json, body, idempotency_key, caller)
+        outcome = await run_long(
+            lambda: commands.create_task(
+                parse_json(TaskSpec, body), idempotency_key=idempotency_key, caller=caller
+            )
+        )
     return _answer(request, response, outcome)
 
 
@@ -93,7 +97,11 @@ async def append_videos(
             )
     else:
         body = await request.body()
-        outcome = await run_long(_append_from_json, task_id, body, idempotency_key, caller)
+        outcome = await run_long(
+            lambda: commands.append_videos(
+                task_id, parse_json(AppendSpec, body), idempotency_key=idempotency_key, caller=caller
+            )
+        )
     return _answer(request, response, outcome)
 
 
@@ -192,16 +200,6 @@ def _answer(request: Request, response: Response, outcome: CreateOutcome) -> Tas
     if outcome.replayed:
         response.headers["Idempotency-Replayed"] = "true"
     return outcome.task
-
-
-def _create_from_json(body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
-    spec = parse_json(TaskSpec, body)
-    return commands.create_task(spec, idempotency_key=idempotency_key, caller=caller)
-
-
-def _append_from_json(task_id: str, body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
-    spec = parse_json(AppendSpec, body)
-    return commands.append_videos(task_id, spec, idempotency_key=idempotency_key, caller=caller)
 
 
 async def _create_from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:

@@ -129,7 +129,11 @@ def _refuse_key_in_query(request: Request, authenticator: Authenticator) -> None
         return
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None)
     for name, value in pairs:
-        keys = [text for text in (name, value) if _contains_key(text, authenticator)]
+        keys = [
+            text
+            for text in (name, value)
+            if KEY_PATTERN.search(text) or authenticator.is_long_environment_key(text)
+        ]
         is_named = name.lower() in _KEY_PARAMETERS
         if keys or is_named:
             parameter = "query" if name in keys else name
@@ -139,10 +143,6 @@ def _refuse_key_in_query(request: Request, authenticator: Authenticator) -> None
                 "API keys in an address are not accepted, because browsers, proxies and logs store addresses.",
                 "Send the key in the X-API-Key header, and revoke any key that was sent in an address.",
             )
-
-
-def _contains_key(text: str, authenticator: Authenticator) -> bool:
-    return KEY_PATTERN.search(text) is not None or authenticator.is_long_environment_key(text)
 
 
 def _check_query_encoding(query: bytes) -> None:

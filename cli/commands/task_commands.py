@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from cinestrata_schemas.domain_names import normalize_name
-from cinestrata_schemas.tasks import Drift, RetrySpec, TaskDetails
+from cinestrata_schemas.tasks import RetrySpec, TaskDetails
 from cli.console import (
     AsJson,
     CommandGroup,
@@ -169,7 +169,10 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
     if progress.unmeasured:
         yield Text(f"{_title(task)}: not measured: {progress.unmeasured}", style="yellow")
     if progress.drift and progress.drift.relearn:
-        yield Text(f"{_title(task)}: {_drift_advice(progress.drift, task.into or task.id)}", style="yellow")
+        drift = progress.drift
+        advice = f"learn them as a new domain: cinestrata relearn {task.into or task.id}"
+        recalls = f"recall@{drift.k} {drift.appended:.0%}, domain {drift.domain:.0%}"
+        yield Text(f"{_title(task)}: appended videos drift: {recalls}; {advice}", style="yellow")
 
 
 def shown_name(task: TaskDetails) -> str:
@@ -192,13 +195,6 @@ def _rejected_lines(task: TaskDetails) -> Iterator[str]:
 def _title(task: TaskDetails) -> str:
     """Return the name of a task; an append's name ends with its ID, which takes a third of a table."""
     return task.name.removesuffix(f" {task.id})") + ")" if task.name.endswith(f" {task.id})") else task.name
-
-
-def _drift_advice(drift: Drift, domain: str) -> str:
-    return (
-        f"appended videos drift: recall@{drift.k} {drift.appended:.0%}, domain {drift.domain:.0%}; "
-        f"learn them as a new domain: cinestrata relearn {domain}"
-    )
 
 
 def _print_state(task: TaskDetails) -> None:
