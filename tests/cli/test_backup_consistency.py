@@ -1,26 +1,34 @@
-"""A backup's catalog and index show the same state; new videos and uploads are apart from those of a restored one."""
+"""A backup's catalog and index show the same state, and a restore moves all rows between the databases.
+
+New videos and uploads are apart from those of a restored backup.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, create_engine, insert, select, text
 
 from index.files.durable_files import exclusive_lock
 from index.shard_store import ShardStore
 from service.backups import snapshots
 from service.catalog.database import dispose, session_scope
+from service.catalog.migrations import CATALOG_SCHEMA
+from service.catalog.operation_tables import ApiKey, User, Webhook
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.tasks import uploaded_videos
@@ -77,41 +85,6 @@ def test_task_published_during_the_copy_is_in_neither_part(
     catalog, manifest = _restored_tasks(tmp_path / "copy", tmp_path / "other", monkeypatch)
     assert catalog == {"tsk_a", "tsk_b"}
     assert manifest == {"tsk_a", "tsk_b"}
-
-
-def test_catalog_and_manifest_are_read_under_the_lock(
-    publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[tuple[str, bool]] = []
-    lock = settings().index_dir / "write.lock"
-    opened, read = snapshots.open_catalog_copy, snapshots._published_manifest
-
-    def is_locked() -> bool:
-        def take() -> bool:
-            try:
-                with exclusive_lock(lock, 0):
-                    return False
-            except TimeoutError:
-                return True
-
-        with ThreadPoolExecutor(1) as other_thread:
-            return other_thread.submit(take).result()
-
-    @contextmanager
-    def open_catalog(configured: Settings) -> Iterator[Callable[[Path], None] | None]:
-        with opened(configured) as write:
-            steps.append(("catalog", is_locked()))
-            assert write is not None
-            yield lambda target: (steps.append(("copy", is_locked())), write(target))[1]
-
-    def read_manifest(store: ShardStore) -> Any:
-        steps.append(("manifest", is_locked()))
-        return read(store)
-
-    monkeypatch.setattr(snapshots, "open_catalog_copy", open_catalog)
-    monkeypatch.setattr(snapshots, "_published_manifest", read_manifest)
-    assert run("snapshot", tmp_path / "copy").exit_code == 0
-    assert steps[-3:] == [("catalog", True), ("manifest", True), ("copy", False)]
 
 
 def _forget_videos(copy: Path) -> None:
@@ -245,3 +218,135 @@ def test_uploads_newer_than_the_backup_stay_for_a_day(
     monkeypatch.setattr(uploaded_videos.time, "time", lambda: renewed + DAY + 1)
     assert uploaded_videos.sweep_uploads() == [NEWER]
     assert uploads[0].is_dir()
+
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+ROWS: dict[Any, dict[str, Any]] = {
+    ApiKey: {
+        "id": "key",
+        "name": "ci",
+        "name_key": "ci",
+        "secret_hash": "0" * 64,
+        "scope": "ingest",
+        "created_at": AT,
+        "created_by": "ann",
+    },
+    User: {"id": "user", "name": "ann", "name_key": "ann", "scope": "admin", "created_at": AT},
+    Webhook: {
+        "id": "hook",
+        "url": "https://hooks.example/",
+        "secret": "whsec_x",
+        "events": ["task.ready"],
+        "enabled": True,
+        "created_at": AT,
+    },
+}
+
+
+def _run(*arguments: object, database: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if database is not None:
+        environment["CINESTRATA_DATABASE_URL"] = database
+    command = [sys.executable, "-m", "cli.main", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def _require_completed(process: subprocess.CompletedProcess[str]) -> None:
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def _rows(url: str) -> Mapping[str, list[str]]:
+    """Return the rows of all tables; the audit log grows with each command."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        rows = {
+            table.name: sorted(map(repr, connection.execute(select(table))))
+            for table in CATALOG_SCHEMA.sorted_tables
+            if table.name != "audit_log"
+        }
+    engine.dispose()
+    return rows
+
+
+@pytest.fixture
+def catalog_file(folder: Settings, publish_task: Callable) -> Path:
+    """An SQLite catalog with rows in tables that the commands' modules do not need."""
+    publish_task("a", 3)
+    dispose()
+    _insert(folder.database_url)
+    return folder.data_dir / "catalog.sqlite3"
+
+
+def _insert(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table, row in ROWS.items():
+            connection.execute(insert(table), row)
+    engine.dispose()
+
+
+@pytest.mark.slow
+def test_commands_copy_all_tables_to_postgresql_and_back(
+    catalog_file: Path, tmp_path: Path, fresh_postgres_url: str
+) -> None:
+    expected = _rows(f"sqlite:///{catalog_file}")
+    assert all(expected[table.__tablename__] for table in ROWS)
+    _require_completed(_run("snapshot", tmp_path / "first.tar"))
+    _require_completed(
+        _run("restore", tmp_path / "first.tar", "--data", tmp_path / "b", database=fresh_postgres_url)
+    )
+    assert _rows(fresh_postgres_url) == expected
+    _require_completed(
+        _run("snapshot", tmp_path / "second.tar", "--data", tmp_path / "b", database=fresh_postgres_url)
+    )
+    _require_completed(_run("restore", tmp_path / "second.tar", "--data", tmp_path / "c"))
+    assert _rows(f"sqlite:///{tmp_path}/c/catalog.sqlite3") == expected
+
+
+@pytest.fixture
+def migrated_database(catalog_file: Path, tmp_path: Path, fresh_postgres_url: str) -> Iterator[Engine]:
+    """A database with the catalog's tables, and a snapshot in ``copy``."""
+    _require_completed(_run("snapshot", tmp_path / "copy"))
+    _require_completed(_run("migrate", "--data", tmp_path / "b", database=fresh_postgres_url))
+    engine = create_engine(fresh_postgres_url)
+    yield engine
+    engine.dispose()
+
+
+def _restore_into(tmp_path: Path, url: str) -> subprocess.CompletedProcess[str]:
+    return _run("restore", tmp_path / "copy", "--data", tmp_path / "b", database=url)
+
+
+@pytest.mark.slow
+def test_database_of_another_installation_is_refused(
+    migrated_database: Engine, tmp_path: Path, fresh_postgres_url: str
+) -> None:
+    """Its keys and sessions would be valid in the restored library."""
+    with migrated_database.begin() as connection:
+        connection.execute(insert(ApiKey), ROWS[ApiKey])
+    refused = _restore_into(tmp_path, fresh_postgres_url)
+    message = "its table api_keys has rows"
+    assert (refused.returncode, message in " ".join(refused.stderr.split())) == (1, True), refused
+    assert not (tmp_path / "b" / "index").exists()
+
+
+@pytest.mark.slow
+def test_refused_commit_leaves_the_data_folder_as_it_was(
+    migrated_database: Engine, tmp_path: Path, fresh_postgres_url: str
+) -> None:
+    with migrated_database.begin() as connection:
+        connection.execute(
+            text("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'full'; END $$")
+        )
+        connection.execute(
+            text(
+                "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON tasks DEFERRABLE INITIALLY DEFERRED "
+                "FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+        )
+    refused = _restore_into(tmp_path, fresh_postgres_url)
+    assert (refused.returncode, "Nothing was restored" in refused.stderr) == (1, True), refused
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["run"]
+    with migrated_database.begin() as connection:
+        connection.execute(text("DROP TRIGGER refuse ON tasks"))
+    _require_completed(_restore_into(tmp_path, fresh_postgres_url))

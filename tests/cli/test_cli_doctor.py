@@ -220,16 +220,3 @@ def test_upload_of_a_video_that_is_deleted_during_the_check_is_not_missing(
     uploads[0].unlink()
     monkeypatch.setattr(library_checks, "_check_preview", delete_video)
     doctor.check_stored_files(folder)
-
-
-def test_loss_of_many_uploads_is_counted(
-    uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.rmtree(folder.uploads_dir)
-    monkeypatch.setattr(doctor, "_MAX_NAMED", 1)
-    with pytest.raises(doctor.CheckFailed) as failure:
-        doctor.check_stored_files(folder)
-    fault, more, hint = str(failure.value).splitlines()
-    assert fault.startswith("media/uploads/tsk_a/0 [hd].mp4 is missing")
-    assert more == "3 more uploaded videos are missing."
-    assert hint.startswith("Missing videos can be searched")
