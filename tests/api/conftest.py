@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
 from api.app import create_app
 from service.catalog.database import dispose
@@ -23,6 +24,7 @@ from tests.drawn_videos import write_domains
 from tests.shared_folders import shared_folder
 
 BASE_URL = "http://127.0.0.1:8000"
+SECRET = "s3cret-of-the-environment"
 
 
 @pytest.fixture(scope="session")
@@ -85,6 +87,18 @@ def client(configured: Settings) -> Iterator[TestClient]:
         yield client
         # The thread that loads the first snapshot must not outlive the tests of the file.
         client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def guarded(configured: Settings) -> TestClient:
+    """A client of the application with a key in the environment, bound to a network address."""
+    secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
+    return TestClient(
+        create_app(secured),
+        base_url="http://search.example.org",
+        raise_server_exceptions=False,
+        follow_redirects=False,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,19 @@
-"""Every route × every kind of credentials, built from the routes of the application."""
+"""Every route × every kind of credentials, also while the catalog database cannot be reached."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from datetime import UTC, datetime
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import iter_route_contexts
+from fastapi.testclient import TestClient
 from limits import RateLimitItemPerMinute
 from pydantic import SecretStr
 from starlette.routing import Mount
@@ -21,13 +24,19 @@ from api.security import authentication
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import ScopedRoute, check_declarations, declared_scope, requires
 from cinestrata_schemas.access import KeySpec, UserSpec
-from service.access.credentials import SCOPES, SessionOwner, create_key, revoke_key, start_session
+from service.access.credentials import (
+    SCOPES,
+    SessionOwner,
+    create_key,
+    note_change,
+    revoke_key,
+    start_session,
+)
 from service.access.users import create_user
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey
 from service.core.settings import Settings
-
-SECRET = "s3cret-of-the-environment"
+from tests.api.conftest import SECRET
 
 
 @pytest.fixture
@@ -134,3 +143,73 @@ def test_route_without_operation_id_is_refused_at_start() -> None:
     app.include_router(router)
     with pytest.raises(TypeError, match=r"nameless has no operation_id"):
         check_declarations(app)
+
+
+SEARCHABLE = "The model is still being loaded"  # of a search that passed the check of its credentials
+
+
+@pytest.fixture
+def outage_client(guarded: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """A client whose credentials are looked up again for each request."""
+    monkeypatch.setattr(authentication, "_FRESH_SECONDS", -1.0)
+    return guarded
+
+
+def _search(outage_client: TestClient, key: str, path: str = "/v1/search") -> tuple[int, str]:
+    answer = outage_client.get(path, params={"q": "a bird"}, headers={"X-API-Key": key})
+    return answer.status_code, answer.json()["detail"]
+
+
+def _key(scope: Any = "search", days: int | None = None) -> str:
+    return create_key(KeySpec(name=uuid.uuid4().hex, scope=scope, expires_in_days=days)).key
+
+
+def test_known_keys_search_and_unknown_keys_do_not(
+    outage_client: TestClient, lose_database: Callable[[], None]
+) -> None:
+    known, unused = _key(), _key("admin")
+    outage_client.get("/tasks", headers={"X-API-Key": known})
+    lose_database()
+    for path in ("/search", "/v1/search"):
+        assert SEARCHABLE in _search(outage_client, SECRET, path)[1]
+        assert SEARCHABLE in _search(outage_client, known, path)[1]
+    for key in (unused, unused[:-1] + "_", "cine_000000000000_" + "A" * 43):
+        status, detail = _search(outage_client, key)
+        assert status == 503
+        assert "catalog" in detail
+    assert _search(outage_client, "")[0] == 401
+
+
+def test_remembered_key_permits_searches_only(
+    outage_client: TestClient, lose_database: Callable[[], None]
+) -> None:
+    key = _key("admin")
+    assert outage_client.get("/keys", headers={"X-API-Key": key}).status_code == 200
+    lose_database()
+    assert SEARCHABLE in _search(outage_client, key)[1]
+    answer = outage_client.post("/tasks/none/cancel", headers={"X-API-Key": key})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired", "forgotten"])
+def test_memory_of_a_key_ends(
+    outage_client: TestClient, lose_database: Callable[[], None], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    key = _key(days=1)
+    outage_client.get("/tasks", headers={"X-API-Key": key})
+    lose_database()
+    assert SEARCHABLE in _search(outage_client, key)[1]
+    if end == "revoked":
+        note_change()
+    elif end == "expired":
+
+        class Tomorrow(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> datetime:
+                return datetime.now(UTC) + timedelta(days=2)
+
+        monkeypatch.setattr(authentication, "datetime", Tomorrow)
+    else:
+        monkeypatch.setattr(authentication, "REMEMBERED_SECONDS", 0.0)
+    assert _search(outage_client, key)[0] == 503
+    assert "catalog" in _search(outage_client, key)[1]

@@ -10,18 +10,7 @@ from api.app import create_app
 from api.security import security_middleware
 from api.security.authentication import SESSION_COOKIE, is_loopback
 from service.core.settings import Settings
-from tests.api.conftest import BASE_URL
-
-SECRET = "s3cret-of-the-environment"
-
-
-@pytest.fixture
-def guarded(configured: Settings) -> TestClient:
-    """The application with an API key, bound to a network address."""
-    secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
-    return TestClient(
-        create_app(secured), base_url="http://search.example.org", raise_server_exceptions=False
-    )
+from tests.api.conftest import BASE_URL, SECRET
 
 
 def test_network_address_needs_a_key_of_16_characters(configured: Settings) -> None:

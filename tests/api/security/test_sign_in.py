@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
-from pydantic import SecretStr
 
 from api.app import create_app
 from api.pages import sign_in_pages
@@ -21,9 +20,9 @@ from service.access.credentials import create_key, note_change
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.core.settings import Settings
+from tests.api.conftest import SECRET
 from tests.audited_changes import audit_entries
 
-SECRET = "s3cret-of-the-environment"
 ADMIN = {"X-API-Key": SECRET}
 PASSWORD = "correct horse battery"
 
@@ -38,23 +37,6 @@ def clean_access(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Itera
         for table in (BrowserSession, ApiKey, User):
             session.query(table).delete()
     note_change()
-
-
-@pytest.fixture
-def guarded(configured: Settings) -> TestClient:
-    """The application with a key in the environment, bound to a network address."""
-    secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
-    return _client(secured)
-
-
-def _client(settings: Settings, **options: object) -> TestClient:
-    return TestClient(
-        create_app(settings),
-        base_url="http://search.example.org",
-        raise_server_exceptions=False,
-        follow_redirects=False,
-        **options,  # type: ignore[arg-type]
-    )
 
 
 def _user(client: TestClient, name: str = "Ada", scope: str = "search") -> str:
@@ -297,6 +279,6 @@ def test_network_service_starts_with_an_administrator_of_the_catalog(configured:
     with pytest.raises(ValueError, match="keys create"):
         create_app(network)
     key = create_key(KeySpec(name="admin", scope="admin")).key
-    client = _client(network)
+    client = TestClient(create_app(network), base_url="http://search.example.org")
     assert client.get("/keys", headers={"X-API-Key": key}).status_code == 200
     assert client.get("/keys").status_code == 401
