@@ -135,7 +135,8 @@ def test_videos_are_deleted_singly_and_in_lists(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     before = _found_tasks(client)
-    first, second, third, *_, other = sorted(before, key=before.__getitem__)
+    # Without the upload of another test, whose file is deleted with it.
+    first, second, third, *_, other = sorted(before.keys() - {"packed"}, key=before.__getitem__)
     one = client.get(f"/videos/{first}").json()
     answer = client.delete(f"/videos/{first}")
     assert (answer.status_code, answer.json()) == (200, {"deleted": [first], "not_found": []})
