@@ -37,21 +37,15 @@ class FaultContext:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault.
-
-    Attributes:
-        strike: Causes the fault and heals it; returns whether it struck.
-        restarts_api: Whether searches may fail until the API is ready again. A kill point notes in the context whether
-            the process that died belonged to the API.
-        fails_tasks: Whether a task may fail with a hint, and be retried by the operator.
-        needs: Operation kinds, one of which the round must have; empty: none.
-    """
+    """A kind of fault, by its name in the report."""
 
     kind: str
-    strike: Callable[[FaultContext], bool]
-    restarts_api: bool = False
-    fails_tasks: bool = False
-    needs: frozenset[str] = frozenset()
+    strike: Callable[[FaultContext], bool]  # causes the fault and heals it; returns whether it struck
+    restarts_api: bool = (
+        False  # searches may fail until the API is ready again; a kill point notes it in the context
+    )
+    fails_tasks: bool = False  # a task may fail with a hint, and be retried by the operator
+    needs: frozenset[str] = frozenset()  # kinds of operations, one of which the round must have; empty: none
 
 
 def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:

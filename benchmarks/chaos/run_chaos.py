@@ -60,24 +60,18 @@ COLUMNS = ("fault", "runs", *_SUMS)
 
 @dataclass
 class FaultRecord:
-    """A fault, and the state of the library after recovery.
-
-    Attributes:
-        struck: Whether the fault took effect; a kill point may not be reached.
-        failed_searches: Errors of failed searches, except those during a restart of the API.
-        excused_searches: Number of failed searches during a restart of the API.
-    """
+    """A fault, and the state of the library after recovery."""
 
     number: int
     mode: str
     kind: str
     round: int
     delay: float
-    struck: bool = False
+    struck: bool = False  # a kill point may not be reached
     seconds: float = 0.0
     searches: int = 0
     failed_searches: list[str] = field(default_factory=list)
-    excused_searches: int = 0
+    excused_searches: int = 0  # those that failed during a restart of the API
     retried_tasks: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 

@@ -186,12 +186,7 @@ class OperationDriver:
         accepted_again: Sequence[int] = (),
         **fields: Any,
     ) -> httpx.Response:
-        """Send a request until it is acknowledged, also after 409 for an Idempotency-Key in flight.
-
-        Args:
-            accepted: Statuses besides 2xx that acknowledge it.
-            accepted_again: Statuses that acknowledge it once it has been sent before.
-        """
+        """Send a request until a status acknowledges it, or one that does so once it was sent before."""
         while True:
             self._require_time(f"{method} {route}")
             with suppress(httpx.HTTPError):
@@ -232,19 +227,13 @@ class Video:
 
 @dataclass(frozen=True)
 class Operation:
-    """A change to the library.
-
-    Attributes:
-        domain: Domain that is changed; for a relearning, the one whose appended videos are learned.
-        deleted: IDs of videos to delete; for an append, right after it is acknowledged.
-        into: Name of the domain that a relearning creates.
-    """
+    """A change to the library; a relearning learns the appended videos of its domain."""
 
     kind: Kind
     domain: str
     videos: tuple[Video, ...] = ()
-    deleted: tuple[str, ...] = ()
-    into: str = ""
+    deleted: tuple[str, ...] = ()  # IDs; for an append, of videos to delete right after it is acknowledged
+    into: str = ""  # domain that a relearning creates
 
 
 @dataclass

@@ -49,10 +49,6 @@ def compare_on_clips(
     The rivals read the same frames as the methods, at the size that their image features need. Each rival is routed by
     words, and also by the first variant's routing evidence, once per run of that variant. A frozen network computes
     each video's tokens once for all runs, so training times do not include it.
-
-    Raises:
-        ProtocolError: A clip cannot be used.
-        MethodError: Settings are invalid, or a method cannot use the backbone.
     """
     for variant in variants:  # validate settings before decoding videos
         configure(variant.method, backbone, variant.settings)

@@ -32,31 +32,23 @@ GALLERIES: tuple[GalleryName, ...] = ("local", "local_all", "global", "global_ra
 
 @dataclass(frozen=True)
 class ClipRun:
-    """Ranks and costs of one run.
-
-    Attributes:
-        ranks: Rank of each query's clip, from 1, by gallery and domain.
-        routed: Whether each query's own domain has the largest routing evidence, by domain.
-        seconds: Wall time by phase (training, indexing, evaluation): one value per domain in the order of learning, or
-            a single value for joint training.
-        peak_mib: Peak resident memory of the process in MiB, in the form of ``seconds``.
-        matrices: R@1 in percent by gallery ("local", "global"), for release i on domain t's queries; empty for a joint
-            solution.
-        evidence: Routing evidence of each query for the domains in ``order``, by domain; empty for a rival.
-        settings: Settings of a rival, in words.
-    """
+    """Ranks and costs of one run, by domain."""
 
     label: str
     seed: int
-    order: tuple[str, ...]
-    ranks: Mapping[str, Mapping[str, Sequence[float]]]
-    routed: Mapping[str, Sequence[bool]]
-    seconds: Mapping[str, Sequence[float]]
+    order: tuple[str, ...]  # of learning
+    ranks: Mapping[str, Mapping[str, Sequence[float]]]  # of each query's clip, from 1, by gallery
+    routed: Mapping[str, Sequence[bool]]  # whether each query's own domain has the largest routing evidence
+    seconds: Mapping[str, Sequence[float]]  # wall time by phase, in the order of learning; one value if joint
     clips: Mapping[str, int]
-    peak_mib: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    matrices: Mapping[str, Matrix] = field(default_factory=dict)
-    evidence: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
-    settings: str = ""
+    peak_mib: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the process, like ``seconds``
+    matrices: Mapping[str, Matrix] = field(
+        default_factory=dict
+    )  # R@1 of release i on domain t; empty if joint
+    evidence: Mapping[str, Sequence[Sequence[float]]] = field(
+        default_factory=dict
+    )  # in ``order``; not for rivals
+    settings: str = ""  # of a rival, in words
 
     def recall(self, gallery: str, k: int) -> float:
         """Compute R@k in percent, averaged over the domains."""

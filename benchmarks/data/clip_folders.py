@@ -85,11 +85,7 @@ def _merge(earlier: ManifestEntry, entry: ManifestEntry, location: str) -> Manif
 
 
 def read_clip_domains(folder: Path) -> list[SourceTask]:
-    """Read a folder's domains, in order of their names. In one without any split, a fifth of the clips is held out.
-
-    Raises:
-        ProtocolError: No subfolder has a manifest, or a domain has no training clip or no test clip with a caption.
-    """
+    """Read a folder's domains in order of their names; without any split, a fifth is held out. Raise ProtocolError."""
     domains = find_domains(folder)
     if not domains:
         raise ProtocolError(

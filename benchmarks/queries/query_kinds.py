@@ -86,22 +86,14 @@ _FUNCTION_WORDS = frozenset(
 
 
 class Query(NamedTuple):
-    """A text, and the videos that are right for it.
-
-    Attributes:
-        right: IDs of the right videos, including those with hidden captions.
-        stored: Number of right videos whose stored captions say so.
-        domain: Domain of the right video, or the only one whose stored captions have the words; None if there are
-            several.
-        group: Folder of a whole caption's domain.
-    """
+    """A text, and the videos that are right for it."""
 
     kind: str
     text: str
-    right: frozenset[str] = frozenset()
-    stored: int = 0
-    domain: str | None = None
-    group: str = ""
+    right: frozenset[str] = frozenset()  # IDs, including those of videos with hidden captions
+    stored: int = 0  # number of right videos whose stored captions say so
+    domain: str | None = None  # of the right video, or the only one whose stored captions have the words
+    group: str = ""  # folder of a whole caption's domain
 
     @property
     def needs_one(self) -> bool:
@@ -284,12 +276,7 @@ def _retype(
     other: Sequence[str],
     rng: random.Random,
 ) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Retype a caption in every way.
-
-    Yields:
-        The kind, the query, and the words of the caption that make a video right: a set, or a list if they have to be
-        in a row.
-    """
+    """Retype a caption in every way: yield kind, query, and the words that make a video right, a list if in a row."""
     yield "exact", text, set(words)
     yield "filler", rng.choice(_FILLERS).format(text.rstrip(".")), set(words)
     several = max(1, round(_REPLACED * len(content)))

@@ -30,18 +30,11 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A measure in a row.
-
-    Attributes:
-        value: Mean over the domains, with its interval; queries that fit several domains count as one more domain.
-        difference: Mean difference to the product, with its interval; None for the product, and if it has no value.
-        over_queries: Mean over the queries, likewise.
-        difference_over_queries: Its difference to the product.
-    """
+    """A measure in a row: its number of distinct queries, and means with their intervals."""
 
     queries: int
-    value: Interval
-    difference: Interval | None
+    value: Interval  # over the domains; queries that fit several domains count as one more domain
+    difference: Interval | None  # to the product; None for the product, and if it has no value
     over_queries: Interval
     difference_over_queries: Interval | None
 

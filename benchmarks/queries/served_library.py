@@ -62,18 +62,12 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class ServedAnswers:
-    """A library's answers.
-
-    Attributes:
-        visual: Cosine plus routing term, which is the score without words, of every video for each of Q texts, ``[Q,
-            N]``.
-        words: The product's score without the looks, likewise: evidence of words and routing, in nats.
-    """
+    """A library's answers, the IDs of its N videos, and their scores for each of Q texts."""
 
     answers: list[Answer]
     videos: list[str]
-    visual: Scores
-    words: Scores
+    visual: Scores  # [Q, N], without words: cosine plus routing term
+    words: Scores  # [Q, N], without visual scores: evidence of words and routing, as log-odds
 
 
 def serve(

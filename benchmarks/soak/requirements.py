@@ -31,21 +31,16 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseOutcome:
-    """What a load phase measured.
-
-    Attributes:
-        errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" counts separately.
-        p50, p99: Latency of the answers in milliseconds; None without any.
-    """
+    """What a load phase measured; latencies are those of the answers in milliseconds."""
 
     requests: int
     answered: int
-    refused: int
-    errors: dict[str, int]
+    refused: int  # 429 with Retry-After
+    errors: dict[str, int]  # other outcomes by status; 0: a failed connection
     p50: float | None
     p99: float | None
-    p99s: list[float | None]
-    capacities: list[float]
+    p99s: list[float | None]  # of the rounds
+    capacities: list[float]  # answers per second that the rates of the rounds follow
     memory: MemoryTrend
 
 
