@@ -44,12 +44,7 @@ _STOP_SECONDS = 40.0
 
 
 class Deployment(ABC):
-    """The service's processes and folders, as the harness and its faults see them.
-
-    Attributes:
-        postgres: The database server; None: a file.
-        networks: Role → network between that role's processes and the database; empty with SQLite.
-    """
+    """The service's processes and folders, as the harness and its faults see them."""
 
     mode = ""
     broker_url = ""
@@ -60,8 +55,8 @@ class Deployment(ABC):
             path.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.postgres: PostgresServer | None = None
-        self.networks: dict[str, TcpProxy] = {}
+        self.postgres: PostgresServer | None = None  # otherwise, the catalog is a file
+        self.networks: dict[str, TcpProxy] = {}  # role → network between its processes and the database
         self._log = folder / "service.log"
 
     @abstractmethod

@@ -76,18 +76,13 @@ _CPU = torch.device("cpu")
 
 
 class ResourceMeter:
-    """Measures time and memory per phase; each value is a list with one number per execution of the phase.
-
-    Attributes:
-        peak_mib: The process's peak resident memory during the phase, including mapped files. The kernel's high-water
-            mark is reset before each phase; where that is impossible, the value is the peak since the process started.
-        peak_device_mib: Peak memory that torch allocated on the GPU; empty without one.
-    """
+    """Measures time and memory per phase; each value is a list with one number per execution of the phase."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, list[float]] = {}
+        # Resident memory of the process with mapped files. Where the kernel's mark cannot be reset, since its start.
         self.peak_mib: dict[str, list[float]] = {}
-        self.peak_device_mib: dict[str, list[float]] = {}
+        self.peak_device_mib: dict[str, list[float]] = {}  # that torch allocated on the GPU
         self._device = device if device.type == "cuda" else None
 
     @contextmanager

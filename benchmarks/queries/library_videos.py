@@ -56,10 +56,6 @@ def read_domains(
 
     Args:
         names: Whether videos keep their file name and metadata. If not, hidden videos have no text at all.
-
-    Raises:
-        ProtocolError: There are no such domains, two have the same name, a file is missing, or a domain has fewer than
-            three captioned videos.
     """
     library: Library = {}
     domains = [domain for folder in folders for domain in find_domains(folder)]

@@ -254,9 +254,6 @@ def compare_service(
 
     Videos whose captions are in the folders, but not in the library, are hidden. Captions in new wording and domains
     left out need other libraries, so they are not measured. Arguments are those of :func:`compare_on_queries`.
-
-    Raises:
-        ProtocolError: A folder cannot be used, or the service lacks one of its domains.
     """
     with tempfile.TemporaryDirectory() as media, Client(url) as client:
         domains = read_domains(folders, Path(media), names=names, only=only, excluded=excluded)

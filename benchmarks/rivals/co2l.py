@@ -49,9 +49,6 @@ class Co2l(ReplayMethod):
     code; see :class:`ColorJitter`), since crops and flips would contradict captions. Past pairs are a separate batch
     in every step, where the original spreads them over an epoch. Losses are means over anchors rather than sums. The
     retrieval temperature replaces τ = 0.5. See also ``replay_memory``.
-
-    Attributes:
-        augment: Draws a view of videos ``uint8 [N, M, H, W, 3]``, the same for all frames of a video.
     """
 
     name = "co2l"
@@ -61,6 +58,7 @@ class Co2l(ReplayMethod):
 
     def __init__(self, backbone: Backbone, config: Co2lConfig) -> None:
         super().__init__(backbone, config)
+        # Draws a view of videos ``uint8 [N, M, H, W, 3]``, the same for all frames of a video.
         self.augment: Callable[[Tensor], Tensor] = ColorJitter(
             config.jitter, share=_JITTERED_SHARE, gray=config.gray
         )
@@ -100,12 +98,7 @@ def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float)
 
 
 def relation_loss(current: Tensor, previous: Tensor, temperature: float, past_temperature: float) -> Tensor:
-    """Compute the instance-wise relation distillation −Σ_j p_ij* log p_ij, averaged over rows i.
-
-    Args:
-        temperature: κ, of p.
-        past_temperature: κ*, of p*.
-    """
+    """Compute the relation distillation −Σ_j p_ij* log p_ij with temperatures κ and κ*, averaged over rows i."""
     return F.cross_entropy(current / temperature, (previous / past_temperature).softmax(dim=-1))
 
 

@@ -31,11 +31,7 @@ class DistillationConfig(FinetuneConfig):
 
 
 class DistillationMethod(Finetune):
-    """Fine-tuning of both towers with a distillation loss.
-
-    Attributes:
-        teacher: The current task's frozen teacher; None without distillation.
-    """
+    """Fine-tuning of both towers with a distillation loss; without a teacher, there is none."""
 
     config_class: ClassVar[type[DistillationConfig]] = DistillationConfig
     config: DistillationConfig
@@ -88,14 +84,10 @@ class DistillationMethod(Finetune):
 
 
 def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Compute −T² Σ_j p̄_ij log p_ij, averaged over rows i, for softened distributions p̄ (teacher) and p (student).
+    """Compute −T² Σ_j p̄_ij log p_ij, averaged over rows i, for softened logits ``[n, m]`` of teacher (p̄) and student.
 
     The factor T² compensates the gradient scale of the temperature (Hinton et al. 2015, "Distilling the knowledge in a
     neural network", section 2).
-
-    Args:
-        logits: The student's logits ``[n, m]``.
-        targets: The teacher's logits ``[n, m]``.
     """
     softened = (targets / temperature).softmax(dim=-1)
     return temperature**2 * F.cross_entropy(logits / temperature, softened)
@@ -227,9 +219,6 @@ class Zscl(SentenceMethod):
     weights always join the mean, so a task with fewer steps than the interval is learned as well. Label smoothing,
     which is for classifiers, and the quadratic pull to the weights before the task, which the published settings add,
     are left out.
-
-    Attributes:
-        ensemble: Running mean of the weights by name; empty between tasks.
     """
 
     name = "zscl"
@@ -238,7 +227,7 @@ class Zscl(SentenceMethod):
 
     def __init__(self, backbone: Backbone, config: ZsclConfig) -> None:
         super().__init__(backbone, config)
-        self.ensemble: dict[str, Tensor] = {}
+        self.ensemble: dict[str, Tensor] = {}  # running mean of the weights by name; empty between tasks
         self._steps = 0  # in the current task
 
     def create_teacher(self) -> Backbone:

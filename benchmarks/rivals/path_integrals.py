@@ -91,9 +91,6 @@ class Si(PathIntegralMethod):
     Differences from the paper: its Ω sums ω unchanged; a weight whose updates increased the loss would be pushed away
     from its value, so a negative ω counts as zero, as in published code. The paper's g·θ' is for small steps of
     gradient descent; here the steps are AdamW's, with the gradient at the start of each.
-
-    Attributes:
-        path: ω of the current task.
     """
 
     name = "si"
@@ -102,7 +99,7 @@ class Si(PathIntegralMethod):
 
     def __init__(self, backbone: Backbone, config: SiConfig) -> None:
         super().__init__(backbone, config)
-        self.path: dict[str, Tensor] = {}
+        self.path: dict[str, Tensor] = {}  # ω of the current task
         self._initial_weights: dict[str, Tensor] = {}  # at the start of the task
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
@@ -160,11 +157,6 @@ class Rwalk(PathIntegralMethod):
     earlier score, where the paper replaces it; this implementation follows the paper. Normalization to 0..1 takes the
     minimum as zero, which holds up to rounding: some tokens in the vocabulary are in no caption. The sample memory that
     the paper adds is left out, because ctp lists RWalk among the methods without memory.
-
-    Attributes:
-        fisher: F, the running average over all steps so far.
-        score: s of the earlier tasks.
-        path_score: s of the current task.
     """
 
     name = "rwalk"
@@ -173,9 +165,9 @@ class Rwalk(PathIntegralMethod):
 
     def __init__(self, backbone: Backbone, config: RwalkConfig) -> None:
         super().__init__(backbone, config)
-        self.fisher: dict[str, Tensor] = {}
-        self.score: dict[str, Tensor] = {}
-        self.path_score: dict[str, Tensor] = {}
+        self.fisher: dict[str, Tensor] = {}  # F, the running average over all steps so far
+        self.score: dict[str, Tensor] = {}  # s of the earlier tasks
+        self.path_score: dict[str, Tensor] = {}  # s of the current task
         self._open_window()
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:

@@ -84,11 +84,7 @@ class ReplayConfig(MemoryConfig):
 
 
 class ReplayMemory:
-    """At most ``capacity`` pairs, in main memory.
-
-    Args:
-        empty: Columns without rows, ``[0, ...]`` each, which define types and shapes.
-    """
+    """At most ``capacity`` pairs, in main memory; columns without rows ``[0, ...]`` define types and shapes."""
 
     def __init__(self, capacity: int, empty: MemoryRows) -> None:
         self.capacity = capacity
@@ -161,19 +157,14 @@ class ReplayMemory:
 
 
 class ReplayMethod(Finetune):
-    """Fine-tuning of both towers with a memory of past pairs; a subclass defines how the loss uses them.
-
-    Attributes:
-        previous_model: Frozen model from before the current task; None without past pairs and between tasks.
-        stores_vectors: Whether the memory stores a pair's vectors at the time it enters.
-    """
+    """Fine-tuning of both towers with a memory of past pairs; a subclass defines how the loss uses them."""
 
     needs_frames = True  # the memory stores them
 
     config_class: ClassVar[type[MemoryConfig]] = MemoryConfig
     config: MemoryConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ("memory", "fill")
-    stores_vectors: ClassVar[bool] = False
+    stores_vectors: ClassVar[bool] = False  # whether the memory stores a pair's vectors at the time it enters
     needs_previous_model: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone, config: MemoryConfig) -> None:
@@ -187,7 +178,9 @@ class ReplayMethod(Finetune):
         if self.stores_vectors:
             empty |= {"queries": torch.empty(0, backbone.dim), "videos": torch.empty(0, backbone.dim)}
         self.memory = ReplayMemory(config.memory, empty)
-        self.previous_model: Backbone | None = None
+        self.previous_model: Backbone | None = (
+            None  # from before the current task, frozen; if there are past pairs
+        )
         self._step_rows: MemoryRows | None = None
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:

@@ -91,11 +91,6 @@ class Afec(Ewc):
     both, and an epoch's penalty uses θ_e and F_e from the end of the previous epoch, so the first epoch has none. The
     gradients of both are clipped together. F_e and Ω are computed on small batches, and Ω is a sum over the tasks, as
     for :class:`Ewc`, where both codes average.
-
-    Attributes:
-        expanded: Towers with the weights θ_e; None before the second task and between tasks.
-        expanded_fisher: F_e at the end of the last epoch.
-        expanded_anchor: θ_e at the end of the last epoch.
     """
 
     name = "afec"
@@ -104,9 +99,9 @@ class Afec(Ewc):
 
     def __init__(self, backbone: Backbone, config: AfecConfig) -> None:
         super().__init__(backbone, config)
-        self.expanded: Backbone | None = None
-        self.expanded_fisher: dict[str, Tensor] = {}
-        self.expanded_anchor: dict[str, Tensor] = {}
+        self.expanded: Backbone | None = None  # towers with the weights θ_e, from the second task on
+        self.expanded_fisher: dict[str, Tensor] = {}  # F_e at the end of the last epoch
+        self.expanded_anchor: dict[str, Tensor] = {}  # θ_e at the end of the last epoch
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
