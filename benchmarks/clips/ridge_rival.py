@@ -128,14 +128,9 @@ def run_ridge(
     Args:
         routing: Run of a method whose routing evidence replaces that of the words.
     """
-    fits = (
-        [RidgeFit(domains, settings)] * len(domains)
-        if joint
-        else [RidgeFit([part], settings) for part in domains]
-    )
-    held_out = [
-        fit.embed(domain.features[domain.held_out]) for fit, domain in zip(fits, domains, strict=True)
-    ]
+    distinct = [RidgeFit(part, settings) for part in ([domains] if joint else [[one] for one in domains])]
+    fits = distinct * len(domains) if joint else distinct
+    held_out = [fit.embed(part.features[part.held_out]) for fit, part in zip(fits, domains, strict=True)]
     evidence = _word_evidence(domains) if routing is None else _method_evidence(domains, routing)
     ranks: dict[str, dict[str, list[float]]] = {gallery: {} for gallery in GALLERIES}
     for position, (fit, domain) in enumerate(zip(fits, domains, strict=True)):
@@ -151,7 +146,6 @@ def run_ridge(
         ranks["global_raw"][name] = _ranks(np.concatenate(scores, axis=1), first + own)
         lifted = [part + prior * evidence[position][:, [index]] for index, part in enumerate(scores)]
         ranks["global"][name] = _ranks(np.concatenate(lifted, axis=1), first + own)
-    distinct = fits[:1] if joint else fits
     return ClipRun(
         label=label,
         seed=0 if routing is None else routing.seed,
@@ -241,9 +235,7 @@ def select_settings(domains: Sequence[DomainFeatures], *, joint: bool, prior: fl
     Each fifth of every domain's training clips is left out once and searched with its first captions. Held-out clips
     are not read. If a domain has only one training clip, the first candidate is selected.
     """
-    candidates = [
-        RidgeSettings(penalty, recentered) for recentered in (not joint, joint) for penalty in _PENALTIES
-    ]
+    candidates = [RidgeSettings(penalty, center) for center in (not joint, joint) for penalty in _PENALTIES]
     folds = min(_FOLDS, *(int(domain.training.sum()) for domain in domains))
     if folds < 2:
         return candidates[0]

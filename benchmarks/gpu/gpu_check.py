@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -108,10 +109,8 @@ def main() -> None:
             seconds = round(time.monotonic() - began, 1)
             content = {**report, "seconds": seconds, "checks": [asdict(one) for one in results]}
             options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    counts = {
-        outcome: sum(outcome == one.outcome for one in results) for outcome in ("passed", "failed", "skipped")
-    }
-    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    counts = Counter(one.outcome for one in results)
+    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped"))
     sys.stdout.write(f"{summary} in {time.monotonic() - began:.0f} s; report in {options.out}\n")
     sys.exit(exit_status(results))
 

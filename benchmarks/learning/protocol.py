@@ -40,9 +40,7 @@ class CtvrSource(StrictModel):
     """Categories of a published data set, grouped into tasks (ctvr-ffa-tame, section 4.1)."""
 
     kind: Literal["ctvr"]
-    facts: str = Field(
-        description="File in the folder of the protocols: videos, captions and clip times by category."
-    )
+    facts: str = Field(description="File beside the protocols: videos, captions and clip times by category.")
     categories_per_task: int = Field(ge=1)
     captions: str | None = Field(
         default=None, description="File with the training captions, in the folder of the videos."
@@ -203,9 +201,7 @@ class Protocol(StrictModel):
     title: str = Field(description="Title in reports.")
     source: CtvrSource = Field(description="Source of the videos, which defines the tasks.")
     backbone: str = Field(description="Name of the backbone.")
-    frames: int | None = Field(
-        default=None, ge=1, description="Frames per video; None uses the backbone's default."
-    )
+    frames: int | None = Field(default=None, ge=1, description="Frames per video; None: the backbone's.")
     prior: float = Field(
         default=DEFAULT_PRIOR,
         ge=0,

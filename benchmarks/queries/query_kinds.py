@@ -177,21 +177,11 @@ def library_words(library: Mapping[str, Sequence[LibraryVideo]]) -> set[str]:
 
 
 _LENGTHS = (1, 2, 3, 5, 8)  # content words of a caption, from its first one
-RETYPED_KINDS = (
-    "exact",
-    "filler",
-    "one unknown word",
-    "unknown words",
-    "one other word",
-    "other words",
-    "fewer words",
-    "other order",
-    "typo",
-    "three words",
-    "inflections",
-    "synonyms",
-    *(f"first {length}" for length in _LENGTHS),
+_CHANGES = (
+    "exact, filler, one unknown word, unknown words, one other word, other words, fewer words, other order, typo, "
+    "three words, inflections, synonyms"
 )
+RETYPED_KINDS = (*_CHANGES.split(", "), *(f"first {length}" for length in _LENGTHS))
 
 _FILLERS = (
     "video of {}",
@@ -218,10 +208,7 @@ _PAIRS = (
     "turn/rotate bend/flex look/gaze"
 )
 _SYNONYMS = {
-    word: other
-    for pair in _PAIRS.split()
-    for first, second in [pair.split("/")]
-    for word, other in ((first, second), (second, first))
+    word: other for pair in _PAIRS.split() for word, other in (pair.split("/"), reversed(pair.split("/")))
 }
 _INFLECTIONS = [  # the first pattern that fits
     (r"(?<=[aeiouy][^aeiouy])([a-z]*)ing$", r"\1ed"),

@@ -73,9 +73,8 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="results of bench queries")
     parser.add_argument("--to", required=True, metavar="NAME", help="name of a file in benchmarks/results")
     options = parser.parse_args()
-    reports = [
-        json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in options.folders
-    ]
+    files = (folder / "results.json" for folder in options.folders)
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     content = publish(load(options.to), reports, commit)

@@ -143,19 +143,13 @@ class ColorJitter:
         draws = 2 * torch.rand(_OPERATIONS, count, device=mean.device) - 1
         brightness_factor, contrast_factor, saturation_factor = 1 + self.strength * draws[:3]
         turns = self.strength / 4 * draws[3]
+        light, strength, turn = brightness(brightness_factor), saturation(saturation_factor), hue(turns)
         order = torch.rand(count, _OPERATIONS, device=mean.device).argsort(dim=1)
         maps = identity.expand(count, 4, 4)
         for position in range(_OPERATIONS):
             middle = luma((mean @ maps)[:, 0, :3])
-            operations = torch.stack(
-                [
-                    brightness(brightness_factor),
-                    contrast(contrast_factor, middle),
-                    saturation(saturation_factor),
-                    hue(turns),
-                ]
-            )
-            maps = maps @ operations[order[:, position], torch.arange(count, device=mean.device)]
+            operations = (light, contrast(contrast_factor, middle), strength, turn)
+            maps = maps @ torch.stack(operations)[order[:, position], torch.arange(count, device=mean.device)]
         maps = torch.where(_random_mask(self.share, mean), maps, identity)
         return torch.where(_random_mask(self.gray, mean), maps @ saturation(torch.zeros_like(turns)), maps)
 

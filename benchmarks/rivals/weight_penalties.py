@@ -68,9 +68,7 @@ class Ewc(WeightPenaltyMethod):
 class AfecConfig(EwcConfig):
     """Settings of AFEC."""
 
-    expansion_penalty: float = Field(
-        default=400.0, ge=0, le=1e12, description="λ_e; the code of ctp uses λ / 5000"
-    )
+    expansion_penalty: float = Field(default=400.0, ge=0, le=1e12, description="λ_e; in ctp's code, λ / 5000")
 
 
 class Afec(Ewc):

@@ -36,9 +36,10 @@ _BATCHES = (1, 16, 64)  # queries per call
 
 Vectors = npt.NDArray[np.float32]
 Search = Callable[[Vectors], npt.NDArray[np.int64]]
+Times = dict[str, dict[str, float]]  # median seconds and ratio by library
 
 
-def measure(rows: int, dim: int, repeats: int) -> dict[str, dict[str, dict[str, float]]]:
+def measure(rows: int, dim: int, repeats: int) -> dict[str, Times]:
     """Measure median seconds and ratio to the shard, by queries per call and library; all must find what faiss does."""
     use_one_thread_per_search()
     faiss.omp_set_num_threads(1)
@@ -107,9 +108,7 @@ def _exact_rivals(videos: Vectors) -> dict[str, Search]:
     return rivals
 
 
-def _times(
-    searches: Mapping[str, Search], queries: Vectors, batch: int, repeats: int
-) -> dict[str, dict[str, float]]:
+def _times(searches: Mapping[str, Search], queries: Vectors, batch: int, repeats: int) -> Times:
     names = list(searches)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-1, repeats):  # the first turn is a warm-up
