@@ -31,6 +31,7 @@ _CODE_PAGES = [
     *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874", "koi8_r"),
     *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
 ]
+_NOT_UTF8_HINT = "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
 _SEPARATOR = re.compile(rb'"?sep=\W*', re.IGNORECASE)
 
 
@@ -137,7 +138,7 @@ def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str
     best = from_bytes(telling, cp_isolation=_CODE_PAGES).best()
     if best is None:
         problem = "The file is not UTF-8, and fits no other encoding."
-        raise InvalidInput.at(name, problem, _encoding_hint("utf-8"))
+        raise InvalidInput.at(name, problem, _NOT_UTF8_HINT)
     encoding = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
     return raw.decode(encoding, "replace"), encoding
 
@@ -153,7 +154,9 @@ def _decode(raw: bytes, name: str, encoding: str) -> str:
 
 def _not_decoded(location: str, column: int, encoding: str) -> InvalidInput:
     message = f"Byte {column} of the line is not {encoding.upper()}."
-    return InvalidInput.at(location, message, _encoding_hint(encoding))
+    is_utf8 = codecs.lookup(encoding).name == "utf-8"
+    hint = _NOT_UTF8_HINT if is_utf8 else "Save it as UTF-8, or choose another encoding."
+    return InvalidInput.at(location, message, hint)
 
 
 def check_line_number(number: int, name: str) -> None:
@@ -177,12 +180,6 @@ def check_encoding(encoding: str) -> None:
     if not is_supported:
         message = f"{encoding[:50]!r} is not supported."
         raise InvalidInput.at("encoding", message, "Use utf-8, cp1252 or another superset of ASCII.")
-
-
-def _encoding_hint(encoding: str) -> str:
-    if codecs.lookup(encoding).name == "utf-8":
-        return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
-    return "Save it as UTF-8, or choose another encoding."
 
 
 def parse_json(text: str, name: str, line: int | None = None) -> Any:
