@@ -214,10 +214,6 @@ class Backbone(nn.Module, ABC):
         """Token width of the text tower."""
         raise self.closed_blocks_error()
 
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Embed token IDs ``[n, L]`` as input for the first text block, ``[n, L, width]``."""
-        return self.embed_words(self.token_embedding(ids))
-
     @abstractmethod
     def embed_words(self, words: Tensor) -> Tensor:
         """Turn token embeddings ``[..., n, L, width]`` into input for the first text block, of the same shape."""

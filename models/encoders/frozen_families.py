@@ -73,7 +73,7 @@ class AnalyticQueryEncoder(QueryEncoder):
         super().__init__(inputs)
         release = inputs.release
         self._layout = VectorLayout.for_backbone(self._texts, release.config["semantic_weight"])
-        self._profile_factor: float = release.config["word_evidence"]
+        self.profile_factor = release.config["word_evidence"]
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
         self._newest = AnalyticMapSet(self._layout, self._texts.vocabulary, [self._load(release)])
         # The maps of the first tasks that both have in common are shared with the previous encoder, not copied.
@@ -87,7 +87,11 @@ class AnalyticQueryEncoder(QueryEncoder):
                 for task in self.tasks[first:]
             ]
         )
-        self._caption_evidence = self._open_caption_evidence(release)
+        self._caption_evidence: CaptionEvidence | None = None
+        if (background := self._texts.text_background) is not None and self.tasks:
+            scatter = CaptionScatter.from_tensors(arrays_with_prefix(_ROUTING, release.tensors))
+            means, factor = self._pinned.caption_means, release.config["caption_evidence"]
+            self._caption_evidence = CaptionEvidence(scatter, background, *means, factor)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         if mode != "pinned":
@@ -132,19 +136,6 @@ class AnalyticQueryEncoder(QueryEncoder):
             return None
         positions = np.array([self._position[task] for task in tasks], np.int64)
         return np.asarray(self._caption_evidence(self._texts.encode_alone(texts), positions), np.float32)
-
-    @property
-    def profile_factor(self) -> float:
-        return self._profile_factor
-
-    def _open_caption_evidence(self, release: ReleaseState) -> CaptionEvidence | None:
-        background = self._texts.text_background
-        if background is None or not self.tasks:
-            return None
-        scatter = CaptionScatter.from_tensors(arrays_with_prefix(_ROUTING, release.tensors))
-        return CaptionEvidence(
-            scatter, background, *self._pinned.caption_means, release.config["caption_evidence"]
-        )
 
     def _maps(self, mode: str) -> AnalyticMapSet:
         """Select all tasks' maps, or in mode ``latest`` the newest map as the only one."""

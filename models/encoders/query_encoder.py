@@ -63,6 +63,8 @@ class QueryEncoder(ABC):
         tasks: IDs of the learned tasks, in order.
         modes: Query modes that the encoder family offers; the last one forgets least, and is the one served.
         shares_text_encoding: Whether a text passes the tower once for all tasks, so that another task costs little.
+        profile_factor: Factor that the release's method applies to the logarithms in the routing profiles. Profiles
+            computed later use it as well, so that they are comparable.
 
     Raises:
         ReleaseError: The release was learned on another backbone, its tensors do not fit, or a pinned release is
@@ -83,14 +85,7 @@ class QueryEncoder(ABC):
         self.tasks = [task.task_id for task in release.tasks]
         self._texts = backbone
         self._position = {task: position for position, task in enumerate(self.tasks)}
-
-    @property
-    def profile_factor(self) -> float:
-        """Factor that the release's method applies to the logarithms in the routing profiles; one by default.
-
-        Profiles computed later use it as well, so that they are comparable.
-        """
-        return 1.0
+        self.profile_factor = 1.0
 
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:
         """Encode texts with the backbone, without learned weights, to unit vectors ``[n, dim]``."""

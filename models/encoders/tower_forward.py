@@ -254,11 +254,12 @@ def _image_block(
 
 def _embed_text(backbone: Backbone, ids: Tensor, condition: TextCondition | None) -> Tensor:
     """Compute the input of the text tower's first block, ``[C, n, L, d]``."""
+    words = backbone.token_embedding(ids)
     change = None if condition is None else condition.embedding_delta(ids)
     if change is not None:
-        return backbone.embed_words(backbone.token_embedding(ids) + change)
+        return backbone.embed_words(words + change)
     candidates = 1 if condition is None else condition.candidates
-    return backbone.embed_tokens(ids).expand(candidates, -1, -1, -1)
+    return backbone.embed_words(words).expand(candidates, -1, -1, -1)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,7 @@ class Analytic(Method):
 
     def __init__(self, backbone: Backbone, config: AnalyticConfig) -> None:
         super().__init__(backbone, config)
+        self.profile_factor = config.word_evidence
         self._layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
         self._sums = RegressionSums.empty(backbone.feature_dim, self._layout.semantic)
         self._scatter = CaptionScatter.empty(self._layout.semantic)
@@ -204,10 +205,6 @@ class Analytic(Method):
         return tensors_with_prefix("", video)
 
     # -- internal ---------------------------------------------------------------------------------------
-
-    @property
-    def profile_factor(self) -> float:
-        return self.config.word_evidence
 
     def _clear_observations(self) -> None:
         self._observed_features: list[Tensor] = []

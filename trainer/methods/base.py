@@ -26,7 +26,6 @@ from copy import deepcopy
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
@@ -143,6 +142,7 @@ class Method(ABC):
         caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
         learned_tasks: Tasks so far, oldest first.
         profiles: Routing profile of each learned task.
+        profile_factor: Factor of the logarithms in routing profiles, as in the query encoders of the releases.
         micro_batch: Pairs that the towers encode at once in training; None: whole batches.
         before_last_epoch: State that has not trained on the last task's fold; None if no epoch has.
     """
@@ -162,6 +162,7 @@ class Method(ABC):
         self.config = config
         self.micro_batch: int | None = None
         self.before_last_epoch: Self | None = None
+        self.profile_factor = 1.0
         self.learned_tasks: list[ReleaseTask] = []
         self.profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
 
@@ -295,7 +296,11 @@ class Method(ABC):
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
         """Append a task's fingerprint and routing profile; called once, after :meth:`end_task`."""
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
-        profile = RoutingProfiles.from_dense(self._profile(captions)[None])
+        counts = np.zeros(self.backbone.vocabulary, np.float32)
+        for chunk in batches(captions, _TOKENIZED_CAPTIONS):
+            ids = self.backbone.tokenize(chunk)
+            counts += token_presence(unpad(ids, self.backbone.end_of_text(ids)), len(counts)).sum(axis=0)
+        profile = RoutingProfiles.from_dense(token_profile(counts, self.profile_factor)[None])
         self.profiles = RoutingProfiles.concatenate([self.profiles, profile])
 
     def release(self) -> ReleaseState:
@@ -359,19 +364,6 @@ class Method(ABC):
         """Load the weights of this method's release; a zero-shot release has none."""
         if previous.kind == self.family.kind:
             self.load_state_dict(tensors_with_prefix("", previous.tensors))
-
-    @property
-    def profile_factor(self) -> float:
-        """Factor of the logarithms in routing profiles, the same as in the query encoders of its releases."""
-        return 1.0
-
-    def _profile(self, captions: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Compute a routing profile from a task's training captions."""
-        counts = np.zeros(self.backbone.vocabulary, np.float32)
-        for chunk in batches(captions, _TOKENIZED_CAPTIONS):
-            ids = self.backbone.tokenize(chunk)
-            counts += token_presence(unpad(ids, self.backbone.end_of_text(ids)), len(counts)).sum(axis=0)
-        return token_profile(counts, self.profile_factor)
 
 
 def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:

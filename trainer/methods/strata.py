@@ -31,9 +31,7 @@ from models.adapters.image_adapters import FrameFusion, FusionMix, FusionNeighbo
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones.backbone import Backbone
 from models.encoders.adapted_families import LOW_RANK_FAMILY
-from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_state import ReleaseState
 from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
@@ -165,12 +163,6 @@ class Strata(Method):
         return image | {f"ffa.{name}": t.detach() for name, t in self.fusion.state_dict().items()}
 
     # -- internal ---------------------------------------------------------------------------------------
-
-    def load_release(self, previous: ReleaseState) -> None:
-        """Load a release; a zero-shot release has no updates."""
-        if previous.kind != FROZEN_FAMILY.kind:
-            self.load_state_dict(tensors_with_prefix("", previous.tensors))
-            self.end_task()
 
     def _zero_initialized(self) -> list[nn.Parameter]:
         """Collect the zero-initialized factor of each update; scaling it scales the update."""

@@ -85,12 +85,6 @@ def load_clips(
         )
 
 
-def load_target(task_id: str) -> str | None:
-    """Look up the domain that an append extends; None for a domain."""
-    with session_scope() as session:
-        return session.scalar(select(Task.target_id).where(Task.id == task_id))
-
-
 def remaining_videos(task: TaskData) -> TaskData:
     """Leave out the videos that were deleted since the task was loaded."""
     with session_scope() as session:

@@ -36,7 +36,7 @@ from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from service.catalog.database import session_scope
-from service.catalog.tables import Chunk
+from service.catalog.tables import Chunk, Task
 from service.celery_worker import worker_name
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
@@ -53,7 +53,7 @@ from service.tasks.lifecycle import (
 from trainer.task_data import Clip, vector_ids
 from trainer.training_checkpoint import run_identity
 from trainer.video_embedding import embed_clips
-from trainer.worker.catalog_reader import load_clips, load_target
+from trainer.worker.catalog_reader import load_clips
 from trainer.worker.job_environment import open_library, task_backbone
 
 _PREFIX, _ENCODER = "parts-", "encoder"
@@ -276,7 +276,8 @@ def _embed_chunk(
 
 def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encode:
     """Open the encoder for a task's chunks: that of the domain to append to, or of the release just learned."""
-    target = load_target(task_id)
+    with session_scope() as session:
+        target = session.scalar(select(Task.target_id).where(Task.id == task_id))
     if target is not None:
         return open_library().video_encoder(backbone, target)
     release = read_video_release(folder.encoder_path)

@@ -35,7 +35,7 @@ def _small_encoder(layers: int = 1) -> FusionEncoder:
 def _fuse_pairs(fusion: FusionEncoder, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
     """Return unit vectors ``[n, width]``: the fused states at the ends of the texts."""
     end = backbone.end_of_text(ids)
-    fused = fusion.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
+    fused = fusion.fuse(backbone, backbone.embed_words(backbone.token_embedding(ids)), end, tokens)
     return torch.nn.functional.normalize(fused[torch.arange(len(ids)), end], dim=-1)
 
 
@@ -89,7 +89,9 @@ def test_states_pool_to_the_vectors_of_the_towers(backbone: Backbone) -> None:
     frames, ids = random_frames(1), backbone.tokenize(TEXTS)
     videos, _ = backbone.pool_frames(frame_states(backbone, frames))
     torch.testing.assert_close(videos, encode_frames(backbone, frames)[0], atol=1e-5, rtol=1e-4)
-    states = text_states(backbone, backbone.embed_tokens(ids), backbone.end_of_text(ids))
+    states = text_states(
+        backbone, backbone.embed_words(backbone.token_embedding(ids)), backbone.end_of_text(ids)
+    )
     texts = backbone.pool_text(states, backbone.end_of_text(ids))
     torch.testing.assert_close(texts, encode_texts(backbone, ids)[0], atol=1e-5, rtol=1e-4)
 
@@ -109,7 +111,9 @@ def test_masked_word_keeps_only_its_position(backbone: Backbone, fusion: FusionE
     masked[0, 2] = True
     embedded = fusion.embed_masked(backbone, ids, masked)
     torch.testing.assert_close(embedded[0, 2], fusion.mask + backbone.text.positional_embedding[2])
-    torch.testing.assert_close(embedded[~masked], backbone.embed_tokens(ids)[~masked])
+    torch.testing.assert_close(
+        embedded[~masked], backbone.embed_words(backbone.token_embedding(ids))[~masked]
+    )
     other = ids.clone()
     other[0, 2] = 17
     assert torch.equal(fusion.embed_masked(backbone, other, masked), embedded)

@@ -32,6 +32,7 @@ from tests.trainer.worker.library_state import (
     call_before,
     catalog_vector_ids,
     current_release,
+    interrupt,
     learn,
     open_store,
     shard_vectors,
@@ -158,10 +159,6 @@ def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(
 
 def die(append: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run an append whose worker is killed just before or after the manifest is replaced."""
-
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     owner, name = (AppendPublication, "complete") if step == "after the manifest" else (ShardStore, "append")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt)
@@ -198,10 +195,6 @@ def test_append_finishes_a_deletion_that_was_killed_after_its_tombstones(
     """The worker dies after the manifest, the deletion after the tombstones, and a compaction drops the vector."""
     task = post_append(learned_task, "red", "blue")
     die(task, "after the manifest", monkeypatch)
-
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(deletion, "register_removals", interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -27,6 +27,7 @@ from tests.trainer.worker.library_state import (
     catalog_vector_ids,
     learn,
     open_store,
+    run_job,
     shard_vectors,
 )
 from trainer import task_pipeline
@@ -109,8 +110,7 @@ def test_task_without_remaining_videos_fails_with_hint(
         monkeypatch, learning_job, stage, lambda: delete_videos([f"day-{number}" for number in range(6)])
     )
     for _ in range(2):  # a task that misses frames starts again
-        learning_job.run_learning_job(task)
-    view = commands.get_task(task)
+        view = run_job(task)
     assert (view.state, view.error) == ("failed", "All accepted videos of the task were deleted.")
     assert view.error_hint == "Add a domain with the videos you want to keep."
 

@@ -86,14 +86,14 @@ def _run(task: str, point: str | None = None) -> int:
 
 
 def _sorted_vectors(task: str) -> np.ndarray:
-    store = ShardStore(settings().index_dir)
+    store = open_store()
     shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
     return shard.vectors(np.sort(shard.ids))
 
 
 def _published_moments(task: str) -> list[tuple[float, float]]:
     """Start and end of the published moments, ordered by vector ID."""
-    store = ShardStore(settings().index_dir)
+    store = open_store()
     ids = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint).ids
     with session_scope() as session:
         rows = session.execute(select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)).all()
@@ -117,7 +117,7 @@ def test_job_killed_at_every_point_ends_with_the_same_vectors(
     assert _run(first) == 0
     for point in POINTS:
         assert _run(killed, point) == -signal.SIGKILL, point
-        published = ShardStore(settings().index_dir).manifest().shards
+        published = open_store().manifest().shards
         assert (killed in published) == (point in ("manifest replaced", "committed")), point
         if point == "committed":
             break

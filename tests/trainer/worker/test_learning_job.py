@@ -234,14 +234,13 @@ def test_large_shard_is_written_with_queries_of_training_captions(
 
     monkeypatch.setattr(ShardStore, "write_shard", write_shard)
     task = post_videos("day", videos=6, captions=captions, tests=2)
-    learning_job.run_learning_job(task)
-    assert commands.get_task(task).state == "ready"
+    learn(task)
     [(policy, queries)] = written
     assert policy.exact_rows == exact_rows
     if exact_rows == 6 or not captions:
         assert queries is None
         return
-    store = ShardStore(settings().index_dir)
+    store = open_store()
     library = Library(store)
     state = library.release(store.manifest().shards[task].release)
     encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases())
@@ -263,8 +262,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
 
     configure_milvus("http://127.0.0.1:9")
     task = post_videos("day")
-    learning_job.run_learning_job(task)
-    failed = commands.get_task(task)
+    failed = run_job(task)
     assert failed.state == "failed"
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
     assert failed.error_hint == "Bring the vector store back, then retry the task."
@@ -273,9 +271,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     configure_milvus(milvus_server.uri)
     commands.retry_task(task)
     probe(task)
-    learning_job.run_learning_job(task)
-    view = commands.get_task(task)
-    assert (view.state, view.error) == ("ready", None)
+    learn(task)
     store = library_store(settings())
     (shard,) = store.manifest().shards.values()
     assert shard.place.startswith("milvus:")

@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 from sqlalchemy import select
 
-from index.shard_store import ShardStore
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
 from media.pyav_decoding import crop_square
@@ -32,7 +31,7 @@ from service.tasks.commands import events_after
 from service.tasks.lifecycle.state_machine import clear_lease
 from tests.claimed_probing import probe
 from tests.measured_library import figures_without_ids
-from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
+from tests.trainer.worker.library_state import catalog_vector_ids, learn, open_store, run_job, shard_vectors
 from trainer import video_embedding
 from trainer.methods import start_method
 from trainer.published_library import Library
@@ -65,7 +64,7 @@ def test_vector_of_a_moment_encodes_its_frames(post_videos: Post) -> None:
         ids["day-3"],
     }
     backbone = job_environment.load_worker_backbone(settings().backbone, 2, 1)
-    library = Library(ShardStore(settings().index_dir))
+    library = Library(open_store())
     assert library.current is not None
     method = start_method(library.current.method, backbone, library.current.config, library.current)
     for name, spans in (("day-0", [(0, 20), (10, 30)]), ("day-3", [(0, 18), (9, 27), (18, 36), (27, 45)])):
@@ -101,8 +100,7 @@ def test_worker_without_lease_does_not_disturb_the_next_one(
             sampled[0].unlink()  # as the first worker does at its end
 
     monkeypatch.setattr(VideoDecoder, "sample", sample_and_switch)
-    learning_job.run_learning_job(task)
-    view = commands.get_task(task)
+    view = run_job(task)
     assert (view.state, view.error, len(sampled)) == ("ready", None, 3)
     assert len(shard_vectors(task)) == 6 + 2 + 4
 
@@ -121,7 +119,7 @@ def test_moments_change_no_bit_of_anything_else(
         tasks = [post_videos("day", seconds=LONG, videos=4), post_videos("night", seconds={1: 21}, videos=4)]
         vectors = [shard_vectors(learn(task).id) for task in tasks]
         figures = figures_without_ids(read_recall_matrix())
-        store = ShardStore(settings().index_dir)
+        store = open_store()
         entries = store.manifest()
         files = [entries.shards[task].files["vectors.faiss"] for task in tasks]
         training = Library(store).stored_vectors(catalog_reader.training_video_ids(Library(store)))
@@ -205,8 +203,7 @@ def test_full_disk_fails_the_task_and_skips_no_video(
 
     with monkeypatch.context() as full:
         full.setattr(shared_decoder, "sample", sample)
-        learning_job.run_learning_job(task)
-    view = commands.get_task(task)
+        view = run_job(task)
     assert view.state == "failed"
     assert "The disk is full" in str(view.error)
     commands.retry_task(task)
