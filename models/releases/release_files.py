@@ -292,10 +292,7 @@ def read_probes(folder: Path) -> ProbeQueries | None:
     """
     if not (folder / PROBE_FILE).exists():
         return None
-    with (
-        _reading(folder.name[:12], PROBE_FILE),
-        safe_open(folder / PROBE_FILE, framework="numpy") as file,
-    ):
+    with _reading(folder.name[:12], PROBE_FILE), safe_open(folder / PROBE_FILE, framework="numpy") as file:
         header = json.loads(file.metadata()["probes"])
         vectors, ids, scores = (file.get_tensor(name) for name in ("vectors", "ids", "scores"))
         probes = ProbeQueries(
