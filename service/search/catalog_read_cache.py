@@ -180,7 +180,7 @@ class CatalogReadCache:
             return self._reads.read(lambda: _find_task_id(name))
         except Unavailable:
             key = name_key(name)
-            named = [task for task, known in snapshot.task_names.items() if name_key(known) == key]
+            named = [task for task, task_name in snapshot.task_names.items() if name_key(task_name) == key]
             if not named:
                 raise
             return named[-1]
@@ -278,8 +278,8 @@ def read_rows(vector_ids: Collection[int]) -> dict[int, VideoRow]:
     with read_connection() as connection:
         for start in range(0, len(ids), _IDS_PER_QUERY):
             chunk = ids[start : start + _IDS_PER_QUERY]
-            found = connection.execute(_BY_VECTOR_ID, {"ids": chunk})
-            rows |= {vector_id: VideoRow(*columns) for vector_id, *columns in found}
+            read = connection.execute(_BY_VECTOR_ID, {"ids": chunk})
+            rows |= {vector_id: VideoRow(*columns) for vector_id, *columns in read}
     return rows
 
 
@@ -291,8 +291,8 @@ def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
 
 def _find_task_id(name: str) -> str | None:
     with session_scope() as session:
-        found = find_task(session, name)
-        return found.id if found is not None else None
+        task = find_task(session, name)
+        return task.id if task is not None else None
 
 
 def _read_versions() -> dict[str, str]:

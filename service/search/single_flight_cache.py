@@ -61,7 +61,7 @@ class SingleFlightCache(Generic[Key, Value]):
                 return entry[1]
             running = self._computations.get((key, version))
             if running is None:
-                own = self._computations[key, version] = Future[Value]()
+                future = self._computations[key, version] = Future[Value]()
         if running is not None:
             return running.result()
         try:
@@ -69,12 +69,12 @@ class SingleFlightCache(Generic[Key, Value]):
         except BaseException as error:
             with self._lock:
                 del self._computations[key, version]
-            own.set_exception(error)
+            future.set_exception(error)
             raise
         with self._lock:
             del self._computations[key, version]
             self._entries[key] = version, value
-        own.set_result(value)
+        future.set_result(value)
         return value
 
     def clear(self) -> None:

@@ -241,12 +241,12 @@ def _require_known_fields(
         columns = [metadata.fields[name] for metadata in metadata_list if name in metadata.fields]
         field = f"{field_prefix}where.{name[:100]}"
         if not columns:
-            known = sorted({field for metadata in metadata_list for field in metadata.fields})
+            names = sorted({field for metadata in metadata_list for field in metadata.fields})
             raise InvalidInput.at(
                 field,
                 f"No video in the searched tasks has a field {name[:100]!r}.",
-                f"Known fields: {', '.join(map(repr, known[:20]))}{' …' if len(known) > 20 else ''}."
-                if known
+                f"Known fields: {', '.join(map(repr, names[:20]))}{' …' if len(names) > 20 else ''}."
+                if names
                 else "The videos have no metadata. Send metadata with the videos when you add them.",
             )
         if isinstance(condition, _Range) and not any(column.has_numbers for column in columns):
@@ -280,8 +280,8 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     number = sum(map(len, videos.values()))
     counted: list[tuple[int, Facet]] = []
     with_value, counts = _count_fields(cache, snapshot, videos)
-    for name, own in counts.items():
-        frequent = {key: count for key, count in own.items() if count > 1 or number == 1}
+    for name, counts_of_field in counts.items():
+        frequent = {key: count for key, count in counts_of_field.items() if count > 1 or number == 1}
         if frequent and min(frequent.values()) < max(number, 2):
             counted.append((with_value[name], Facet(field=f"where.{name}", values=_most_frequent(frequent))))
     counted.sort(key=lambda item: (-item[0], item[1].field))

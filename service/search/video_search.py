@@ -136,14 +136,14 @@ def _comparable_tasks(snapshot: SearchSnapshot, task: str, scope: str) -> tuple[
     if scope == "task":
         return [task], {}
     fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}
-    own = fingerprints[task]
-    tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == own]
+    comparable = fingerprints[task]
+    tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == comparable]
     not_compared = {
         snapshot.task_names[other]: (
-            f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {own[:12]}"
+            f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {comparable[:12]}"
         )
         for other, fingerprint in fingerprints.items()
-        if fingerprint != own
+        if fingerprint != comparable
     }
     if len(tasks) == 1 and not_compared:
         raise Conflict(

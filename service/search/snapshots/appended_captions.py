@@ -46,11 +46,11 @@ def appended_profiles(
     shards: Mapping[str, SearchableShard],
     encoder: QueryEncoder,
     vocabulary: int,
-    known: Mapping[str, AppendedProfile],
+    previous: Mapping[str, AppendedProfile],
 ) -> dict[str, AppendedProfile]:
     """Compute the profiles of domains with appends or edited captions, by task; raises Unavailable.
 
-    Profiles that ``known``, those of a previous snapshot, has of the same shard and captions are reused.
+    Profiles that ``previous``, those of a previous snapshot, has of the same shard and captions are reused.
     """
     edits = read_caption_edits()
     with session_scope() as session:
@@ -58,7 +58,7 @@ def appended_profiles(
     profiles: dict[str, AppendedProfile] = {}
     for task, shard in shards.items():
         version = f"{shard.state}+{edits.get(task, 0)}*{encoder.profile_factor}"
-        before = known.get(task)
+        before = previous.get(task)
         if before is not None and before.version == version:
             profiles[task] = before
         elif task in edits or (task in targets and _has_appended_videos(task, shard)):

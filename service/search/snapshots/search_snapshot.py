@@ -96,9 +96,9 @@ class TextRouting(NamedTuple):
         order = np.argsort(-log_weights, kind="stable")
         return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence, bounded[order])
 
-    def with_words(self, nats: npt.NDArray[np.float32]) -> TextRouting:
+    def with_words(self, words: npt.NDArray[np.float32]) -> TextRouting:
         """Weigh the tasks by their bounded evidence and the highest evidence of words in each, ``[T]``, instead."""
-        weights = log_probabilities(self.bounded + nats)
+        weights = log_probabilities(self.bounded + words)
         return TextRouting.of(self.tasks, weights, self.evidence, self.bounded)
 
     @property

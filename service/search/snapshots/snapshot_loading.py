@@ -98,8 +98,8 @@ def load_snapshot(
     if not shards:
         raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
     router_positions = {task: position for position, task in enumerate(task_names)}
-    known = other.appended_profiles if other else {}
-    appended = appended_profiles(shards, encoder, backbone.vocabulary, known)
+    previous = other.appended_profiles if other else {}
+    appended = appended_profiles(shards, encoder, backbone.vocabulary, previous)
     confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
     profiles = _replace_profiles(release.profiles, router_positions, appended)
     query_vectors = QueryVectorCache(encoder)
@@ -133,9 +133,9 @@ def load_snapshot(
 
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
-    known, encoder = snapshot.appended_profiles, snapshot.query_vectors.encoder
-    appended = appended_profiles(snapshot.shards, encoder, snapshot.router.profiles.vocabulary, known)
-    changed = {task: row for task, row in appended.items() if row is not known.get(task)}
+    previous, encoder = snapshot.appended_profiles, snapshot.query_vectors.encoder
+    appended = appended_profiles(snapshot.shards, encoder, snapshot.router.profiles.vocabulary, previous)
+    changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:
         return None
     profiles = _replace_profiles(snapshot.router.profiles, snapshot.router_positions, changed)
@@ -202,10 +202,10 @@ class SnapshotLineage:
     def _reconstruct(self, release_id: str) -> TaskLineage:
         """Reconstruct a contribution: the tasks of the release's shards, without names and routing profiles."""
         shards = list(self.index_snapshot.manifest.shards.values())
-        own = [place for place, shard in enumerate(shards) if shard.release == release_id]
-        before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None
+        places = [place for place, shard in enumerate(shards) if shard.release == release_id]
+        before = ParentRelease(shards[places[0] - 1].release, places[0]) if places and places[0] else None
         tasks = tuple(
-            ReleaseTask(shards[place].task, shards[place].task, shards[place].fingerprint) for place in own
+            ReleaseTask(shards[place].task, shards[place].task, shards[place].fingerprint) for place in places
         )
         empty = RoutingProfiles.from_dense(np.zeros((len(tasks), self.vocabulary), np.float32))
         return TaskLineage(tasks, empty, before)

@@ -362,8 +362,8 @@ class SnapshotManager:
 def _is_ready(task: str) -> bool:
     """Check whether the catalog has a ready task of this name or ID."""
     with session_scope() as session:
-        found = find_task(session, task)
-        return found is not None and found.state == "ready" and found.target_id is None
+        row = find_task(session, task)
+        return row is not None and row.state == "ready" and row.target_id is None
 
 
 def _describe_snapshot(snapshot: SearchSnapshot) -> dict[str, str]:

@@ -316,10 +316,10 @@ def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None
     hits = iter(snapshot.scan([scan for scan, _ in chain(*scans)]))
     scanned = time.perf_counter()
     for search, query, planned in zip(batch, queries, scans, strict=True):
-        found = [(scan.task, is_whole, next(hits)) for scan, is_whole in planned]
-        search.nearest |= {task: task_hits for task, is_whole, task_hits in found if is_whole}
+        scanned_hits = [(scan.task, is_whole, next(hits)) for scan, is_whole in planned]
+        search.nearest |= {task: task_hits for task, is_whole, task_hits in scanned_hits if is_whole}
         search.planner.add_hits(
-            [(task, task_hits) for task, _, task_hits in found],
+            [(task, task_hits) for task, _, task_hits in scanned_hits],
             search.words.log_odds,
             search.words.match_all_terms,
         )

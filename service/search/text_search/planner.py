@@ -169,19 +169,19 @@ class RoundPlanner:
 
     def add_hits(
         self,
-        found: Iterable[tuple[str, Hits]],
+        hits_by_task: Iterable[tuple[str, Hits]],
         words: Callable[[Ids], Scores] | None = None,
         match_all_terms: Callable[[Ids], npt.NDArray[np.bool_]] | None = None,
     ) -> None:
         """Add the hits of a round.
 
         Args:
-            found: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
+            hits_by_task: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
                 different videos, or all there are; other hits may follow.
             words: Looks up the evidence of texts for vector IDs.
             match_all_terms: Checks for each vector ID whether the video's texts match all terms of the query.
         """
-        parts = [(task, hits) for task, hits in found if len(hits.ids)]
+        parts = [(task, hits) for task, hits in hits_by_task if len(hits.ids)]
         if not parts:
             return
         counts = [len(hits.ids) for _, hits in parts]

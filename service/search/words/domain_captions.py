@@ -32,7 +32,7 @@ class VideoPositions:
     def __init__(self, videos: Sequence[Ids]) -> None:
         ids: Ids = np.concatenate([np.empty(0, np.int64), *videos])
         self.by_task = ids
-        self.starts: Ids = np.cumsum([0, *(len(own) for own in videos)], dtype=np.int64)
+        self.starts: Ids = np.cumsum([0, *(len(ids_of_task) for ids_of_task in videos)], dtype=np.int64)
         self.counts: npt.NDArray[np.int64] = np.diff(self.starts)
         tasks = np.repeat(np.arange(len(videos), dtype=np.int32), self.counts)
         order = np.argsort(ids, kind="stable")
@@ -105,15 +105,15 @@ class DomainCaptions:
         """Find the videos without captions in the task at a position: vector IDs, ascending."""
         if not self.uncaptioned_counts[position]:
             return self._positions.by_task[:0]
-        own = slice(self._positions.starts[position], self._positions.starts[position + 1])
-        return self._positions.by_task[own][~self._is_captioned[own]]
+        rows = slice(self._positions.starts[position], self._positions.starts[position + 1])
+        return self._positions.by_task[rows][~self._is_captioned[rows]]
 
     def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
         """Check whether each video of the snapshot has a caption, given the positions of their tasks."""
-        found = self.uncaptioned_counts[positions] == 0
-        (unknown,) = np.nonzero(~found)
-        found[unknown] = self._is_captioned[self._positions.places(videos[unknown])]
-        return np.asarray(found)
+        are_captioned = self.uncaptioned_counts[positions] == 0
+        (unknown,) = np.nonzero(~are_captioned)
+        are_captioned[unknown] = self._is_captioned[self._positions.places(videos[unknown])]
+        return np.asarray(are_captioned)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
         """Update the facts to new words; statistics are kept until enough texts were added or removed."""
