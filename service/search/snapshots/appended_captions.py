@@ -28,6 +28,8 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_calibration, read_caption_edits
 from service.catalog.tables import Task, Video
 
+log = structlog.get_logger(__name__)
+
 _CHUNK = 4096  # captions tokenized at a time
 
 
@@ -113,9 +115,6 @@ def _captions(task: str, shard: SearchableShard) -> list[str]:
         if is_stored and (row.task_id != task or row.effective_split not in ("val", "test"))
         for caption in row.captions
     ]
-
-
-log = structlog.get_logger(__name__)
 
 
 def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:

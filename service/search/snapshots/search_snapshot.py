@@ -84,22 +84,15 @@ class TextRouting(NamedTuple):
     # Bounded evidence for the tasks, which ranks results, in nats, float32 [T].
     bounded: npt.NDArray[np.float32]
 
-    @classmethod
-    def of(
-        cls,
-        tasks: Sequence[str],
-        log_weights: npt.NDArray[np.float32],
-        evidence: TextEvidence,
-        bounded: npt.NDArray[np.float32],
-    ) -> TextRouting:
+    def sorted(self) -> TextRouting:
         """Sort tasks by weight; those with equal weights keep their order."""
-        order = np.argsort(-log_weights, kind="stable")
-        return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence, bounded[order])
+        order = np.argsort(-self.log_weights, kind="stable")
+        tasks = [self.tasks[place] for place in order.tolist()]
+        return TextRouting(tasks, self.log_weights[order], self.evidence, self.bounded[order])
 
     def with_words(self, words: npt.NDArray[np.float32]) -> TextRouting:
         """Weigh the tasks by their bounded evidence and the highest evidence of words in each, ``[T]``, instead."""
-        weights = log_probabilities(self.bounded + words)
-        return TextRouting.of(self.tasks, weights, self.evidence, self.bounded)
+        return self._replace(log_weights=log_probabilities(self.bounded + words)).sorted()
 
     @property
     def weights(self) -> dict[str, float]:
@@ -278,7 +271,7 @@ class SearchSnapshot:
                 weights, bounded, evidence = route_text(
                     self.router, texts[number], positions, None if extra is None else extra[place]
                 )
-                routing[number] = TextRouting.of(task_ids, weights, evidence, bounded)
+                routing[number] = TextRouting(task_ids, weights, evidence, bounded).sorted()
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

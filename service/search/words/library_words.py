@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
@@ -38,8 +37,6 @@ from service.catalog.tables import Feedback, Passage, Video
 from service.core.errors import Unavailable
 from service.search.words.domain_captions import DomainCaptions, VideoPositions
 
-log = structlog.get_logger(__name__)
-
 MAX_TEXT_CHARS = 2000  # per text, like a caption
 MAX_VALUES = 256  # metadata values per video
 _LOWER, _UPPER = "a-z\u00df-\u00f6\u00f8-\u00ff0-9", "A-Z\u00c0-\u00d6\u00d8-\u00de"
@@ -50,8 +47,6 @@ MAX_VOTES = 15  # more do not change the weight
 MAX_FEEDBACK_TEXTS = 256  # per video
 _CHUNK = 10_000  # videos whose texts are held in memory at a time
 _IDS_PER_QUERY = 500
-
-
 # Table columns, which are faster to read than objects; with the column of the vector ID.
 _VIDEOS, _PASSAGES, _FEEDBACK = Video.__table__.c, Passage.__table__.c, Feedback.__table__.c
 _TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
