@@ -36,7 +36,8 @@ class FileFrames:
     def key(self) -> str:
         """Digest of the file's name, size and modification time, and of the part; the file is not read."""
         stat = self.path.stat()
-        return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
+        parts = (self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
     def frames(self, count: int, size: int) -> Frames:
         """Decode ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals of the part; raise MediaError."""
@@ -92,7 +93,3 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
         raise MediaError("its frames have no timestamps; convert it to mp4")
     start = min(begin for begin, _ in stamps)
     return StreamExtent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -19,17 +19,11 @@ from models.backbones import OPEN_CLIP_PREFIX
 
 def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
     """Write the weights and the configuration of a model in open_clip, and return the name of its backbone."""
-    config = open_clip.get_model_config(model)
-    if config is None:
-        raise ValueError(
-            f"open_clip has no model {model!r}; `python -c 'import open_clip; print(open_clip.list_models())'` lists "
-            "its models"
-        )
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         clip: Any = open_clip.create_model(model, pretrained=None)
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / HF_SAFE_WEIGHTS_NAME
     save_file({name: tensor.contiguous() for name, tensor in clip.state_dict().items()}, weights)
-    save_config_for_hf(clip, folder / HF_CONFIG_NAME, model_config=config)
+    save_config_for_hf(clip, folder / HF_CONFIG_NAME, model_config=open_clip.get_model_config(model))
     return f"{OPEN_CLIP_PREFIX}{model}/{weights.absolute()}"

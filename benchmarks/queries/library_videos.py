@@ -130,14 +130,11 @@ def hide_videos(library: Library, seed: int, share: float = 0.2) -> Library:
 
 def keep_first_captions(library: Library) -> Library:
     """Keep only the first caption of each learned video."""
-    return {
-        name: [replace(video, stored=video.stored[:1]) for video in videos]
-        for name, videos in library.items()
-    }
+    return {name: [replace(v, stored=v.stored[:1]) for v in videos] for name, videos in library.items()}
 
 
 def leave_out(library: Library, seed: int) -> tuple[Library, Library]:
     """Split the domains at random: the library without a quarter of them, at least one, and that quarter."""
     names = random.Random(f"left out {seed}").sample(sorted(library), max(1, len(library) // _LEFT_OUT_SHARE))
-    kept = {name: videos for name, videos in library.items() if name not in names}
-    return kept, {name: library[name] for name in names}
+    rest = {name: videos for name, videos in library.items() if name not in names}
+    return rest, {name: library[name] for name in names}
