@@ -129,20 +129,8 @@ def _repeat_segment(manifest: dict[str, Any]) -> None:
     manifest["appended"]["tsk_1"].append(manifest["appended"]["tsk_1"][0])
 
 
-def _forget_tombstones(manifest: dict[str, Any]) -> None:
-    manifest["tombstones"] = {}
-
-
-def _forget_append(manifest: dict[str, Any]) -> None:
-    manifest["appended"] = {}
-
-
-def _forget_release(manifest: dict[str, Any]) -> None:
-    manifest["releases"] = {}
-
-
-def _forget_shard(manifest: dict[str, Any]) -> None:
-    manifest.update(shards={}, appended={}, tombstones={})
+def _add_tombstones(manifest: dict[str, Any]) -> None:
+    manifest["tombstones"].update(other=manifest["tombstones"]["tsk_1"] | {"task": "other"})
 
 
 def _swap_vectors(library: Library) -> None:
@@ -177,66 +165,38 @@ DAMAGES: dict[str, tuple[Callable[[Library], object], str]] = {
         "vectors cannot be",
     ),
     "vectors of wrong length": (_swap_vectors, "whose length is not 1"),
-    "manifest that is no JSON": (
-        lambda lib: (lib.index / "manifest.json").write_text("{"),
-        "manifest.json is not JSON",
-    ),
+    "no JSON": (lambda lib: (lib.index / "manifest.json").write_text("{"), "manifest.json is not JSON"),
     "lost manifest": (lambda lib: (lib.index / "manifest.json").unlink(), "no segment"),
     "segment listed twice": (lambda lib: lib.edit_manifest(_repeat_segment), "is in 2 segments"),
-    "lost tombstones": (lambda lib: lib.edit_manifest(_forget_tombstones), "belongs to no accepted video"),
-    "lost append": (
-        lambda lib: lib.edit_manifest(_forget_append),
-        "v5 was acknowledged, and no segment has it",
-    ),
-    "lost release": (lambda lib: lib.edit_manifest(_forget_release), "does not list its current release"),
-    "lost shard": (lambda lib: lib.edit_manifest(_forget_shard), "the manifest has no shard of it"),
     "foreign tombstones": (
-        lambda lib: lib.edit_manifest(
-            lambda m: m["tombstones"].update(other=m["tombstones"]["tsk_1"] | {"task": "other"})
-        ),
-        "name 1 vectors that its shard does not have",
+        lambda lib: lib.edit_manifest(_add_tombstones),
+        "name 1 vectors that its shard does not",
     ),
-    "lost row": (
-        lambda lib: lib.sql("DELETE FROM videos WHERE id = 'v5'"),
-        "v5 was acknowledged and is lost",
-    ),
-    "lost moment's video": (
-        lambda lib: lib.sql("DELETE FROM videos WHERE id = 'v1'"),
-        "vector 1 of task tsk_1 belongs to no accepted video",
-    ),
-    "returned video": (
-        lambda lib: lib.sql(
-            "INSERT INTO videos "
-            "(vector_id, id, task_id, uri, captions, metadata, added_at, status, is_rejection_final) "
-            f"VALUES ({DELETED}, 'v{DELETED}', 'tsk_1', 'x', '[]', '{{}}', '2026-01-01', 'rejected', FALSE)"
-        ),
-        f"v{DELETED} was deleted and is in the catalog",
-    ),
-    "rejected without a reason": (
-        lambda lib: lib.sql("UPDATE videos SET reason = NULL WHERE id = 'v7'"),
-        "rejected without a reason",
-    ),
-    "pending in a ready task": (
-        lambda lib: lib.sql("UPDATE videos SET status = 'pending' WHERE id = 'v7'"),
-        "v7 is pending, and its task is ready",
-    ),
-    "accepted without a vector": (
-        lambda lib: lib.sql("UPDATE videos SET status = 'accepted' WHERE id = 'v7'"),
-        "v7 is accepted, and its vector is in no segment",
-    ),
-    "lost synced file": (
-        lambda lib: lib.sql("UPDATE videos SET uri = 'z' WHERE id = 'v5'"),
-        "5.mp4 is stored 0 times",
-    ),
-    "synced file stored twice": (
-        lambda lib: lib.sql("UPDATE videos SET uri = '5.mp4' WHERE id = 'v6'"),
-        "5.mp4 is stored 2 times",
-    ),
-    "stuck task": (lambda lib: lib.sql("UPDATE tasks SET state = 'indexing'"), "day is stuck in indexing"),
-    "failed task": (lambda lib: lib.sql("UPDATE tasks SET state = 'failed'"), "day is failed"),
-    "leased task": (lambda lib: lib.sql("UPDATE tasks SET lease_owner = 'w'"), "still leased"),
     "old leftover": (lambda lib: _leave_folder(lib, 3700), "older than its grace time"),
     "thumbnail of a deleted video": (_leave_thumbnail, "belongs to no video"),
+}
+# Parts of the manifest that are lost.
+LOST = {
+    "tombstones": "belongs to no accepted video",
+    "appended": "v5 was acknowledged, and no segment has it",
+    "releases": "does not list its current release",
+    "shards appended tombstones": "the manifest has no shard of it",
+}
+STATEMENTS = {
+    "DELETE FROM videos WHERE id = 'v5'": "v5 was acknowledged and is lost",
+    "DELETE FROM videos WHERE id = 'v1'": "vector 1 of task tsk_1 belongs to no accepted video",
+    "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, added_at, status, is_rejection_final) "
+    f"VALUES ({DELETED}, 'v{DELETED}', 'tsk_1', 'x', '[]', '{{}}', '2026-01-01', 'rejected', FALSE)": (
+        f"v{DELETED} was deleted and is in the catalog"
+    ),
+    "UPDATE videos SET reason = NULL WHERE id = 'v7'": "rejected without a reason",
+    "UPDATE videos SET status = 'pending' WHERE id = 'v7'": "v7 is pending, and its task is ready",
+    "UPDATE videos SET status = 'accepted' WHERE id = 'v7'": "v7 is accepted, and its vector is in no segment",
+    "UPDATE videos SET uri = 'z' WHERE id = 'v5'": "5.mp4 is stored 0 times",
+    "UPDATE videos SET uri = '5.mp4' WHERE id = 'v6'": "5.mp4 is stored 2 times",
+    "UPDATE tasks SET state = 'indexing'": "day is stuck in indexing",
+    "UPDATE tasks SET state = 'failed'": "day is failed",
+    "UPDATE tasks SET lease_owner = 'w'": "still leased",
 }
 
 
@@ -245,10 +205,16 @@ def test_intact_library_has_no_violation(library: Library) -> None:
     assert library.violations() == []
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, *LOST, *STATEMENTS])
 def test_damage_is_reported(library: Library, damage: str) -> None:
-    cause, sentence = DAMAGES[damage]
-    cause(library)
+    if damage in DAMAGES:
+        cause, sentence = DAMAGES[damage]
+        cause(library)
+    elif sentence := LOST.get(damage, ""):
+        library.edit_manifest(lambda manifest: manifest.update({part: {} for part in damage.split()}))
+    else:
+        sentence = STATEMENTS[damage]
+        library.sql(damage)
     assert any(sentence in violation for violation in library.violations()), library.violations()
 
 

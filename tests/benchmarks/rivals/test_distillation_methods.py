@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.distillation import distillation_loss, random_sentences
+from benchmarks.rivals.distillation import random_sentences
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (
@@ -47,15 +47,6 @@ def slow_distillation_loss(now: Tensor, before: Tensor, temperature: float) -> f
         soft, old_soft = softmax(row, temperature), softmax(old_row, temperature)
         total -= sum(target * math.log(share) for target, share in zip(old_soft, soft, strict=True))
     return temperature**2 * total / len(now)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
-def test_distillation_loss_equals_a_slow_loop(temperature: float) -> None:
-    torch.manual_seed(1)
-    now, before = 4 * torch.randn(3, 5), 4 * torch.randn(3, 5)
-    found = distillation_loss(now, before, temperature).item()
-    assert found == pytest.approx(slow_distillation_loss(now, before, temperature), rel=1e-4)
-    assert found > distillation_loss(before, before, temperature).item()
 
 
 def test_random_sentences_are_enclosed_by_special_tokens(backbone: Backbone) -> None:
@@ -101,14 +92,16 @@ def second_task_method(name: str, backbone: Backbone, **settings: Any) -> Any:
     return method
 
 
-def test_lwf_loss_equals_slow_loops(backbone: Backbone) -> None:
-    method = second_task_method("lwf", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_lwf_loss_equals_slow_loops(backbone: Backbone, temperature: float) -> None:
+    method = second_task_method("lwf", backbone, distillation=0.7, temperature=temperature, logit_scale=20.0)
     with torch.no_grad():
         queries, videos = method.embed(random_frames(2), TEXTS)
         old_queries, old_videos = method.embed(random_frames(2), TEXTS, method.teacher)
         now, before = 20 * queries @ videos.T, 20 * old_queries @ old_videos.T
-        kept = (slow_distillation_loss(now, before, 3.0) + slow_distillation_loss(now.T, before.T, 3.0)) / 2
-        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
+        distilled = slow_distillation_loss(now, before, temperature)
+        distilled += slow_distillation_loss(now.T, before.T, temperature)
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * distilled / 2
         assert method.loss(random_frames(2), TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
 
 
