@@ -74,14 +74,14 @@ class IndexSnapshot:
         shards: dict[str, SearchableShard] = {}
         degraded: dict[str, str] = {}
         for task in manifest.shards:
-            known = previous._shards.get(task) if previous else None
-            if previous and known and _is_unchanged(task, known, previous.manifest, manifest):
-                shards[task] = known
+            open_shard = previous._shards.get(task) if previous else None
+            if previous and open_shard and _is_unchanged(task, open_shard, previous.manifest, manifest):
+                shards[task] = open_shard
                 continue
             try:
                 deleted = store.tombstones(manifest, task)
                 for entry in manifest.segments(task):
-                    if known is None or entry not in known.segments:
+                    if open_shard is None or entry not in open_shard.segments:
                         verify_now = verify and entry.id not in deferred
                         require_intact(store.shard_folder(entry.id), entry, verify=verify_now)
                         if verify_now:

@@ -21,13 +21,13 @@ def find_ids(stored: Ids, wanted: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:
         stored: Distinct IDs, ascending.
 
     Returns:
-        Whether each wanted ID is stored, and the places in ``stored`` of those that are.
+        Whether each wanted ID is stored, and the rows in ``stored`` of those that are.
     """
     if not len(stored):
         return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
-    places = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
-    is_stored = np.asarray(stored[places] == wanted, np.bool_)
-    return is_stored, places[is_stored]
+    rows = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
+    is_stored = np.asarray(stored[rows] == wanted, np.bool_)
+    return is_stored, rows[is_stored]
 
 
 _MOMENT_BITS = 16

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from media.errors import MediaError, UndecidedVideo
-from media.media_paths import append_seal, frame_cache_path, staged_path
+from media.media_paths import append_checksum, frame_cache_path, staged_path
 from media.pyav_decoding import crop_square, decode
 from media.video_limits import VideoLimits, sample_times
 
@@ -104,7 +104,7 @@ def decode_video(request: dict[str, Any]) -> dict[str, Any]:
 
 def _save_thumbnail(thumbnail: Image.Image, path: Path) -> None:
     thumbnail.save(path, "JPEG", quality=85, optimize=True)
-    append_seal(path)
+    append_checksum(path)
 
 
 def _sample_frames(request: dict[str, Any]) -> None:

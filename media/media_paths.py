@@ -1,7 +1,7 @@
-"""Paths of videos below the media root and of files made from them, and seals.
+"""Paths of videos below the media root and of files made from them, and appended checksums.
 
-A seal is a checksum appended to a file whose format ignores trailing bytes, such as JPEG or zip. It travels with the
-file when that is renamed or copied, and needs no row in the catalog.
+A checksum is appended to files whose format ignores trailing bytes, such as JPEG or zip. It travels with a
+file that is renamed or copied, and needs no row in the catalog.
 """
 
 from __future__ import annotations
@@ -102,18 +102,18 @@ def load_frames(path: Path) -> npt.NDArray[np.uint8]:
 
 
 _MARK = b"\ncinestrata-sha256:"
-_SEAL_BYTES = len(_MARK) + 64  # with the hexadecimal SHA-256
+_MARK_BYTES = len(_MARK) + 64  # with the hexadecimal SHA-256
 
 
-def append_seal(path: Path) -> None:
-    """Seal a file with its SHA-256."""
+def append_checksum(path: Path) -> None:
+    """Append a file's SHA-256 to it."""
     with path.open("r+b") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.write(_MARK + digest.encode())
 
 
 def is_intact(path: Path) -> bool:
-    """Check whether a file ends with the seal of its content.
+    """Check whether a file ends with the checksum of its content.
 
     Raises:
         OSError: The file cannot be read, or is a pipe or device, which may block or have no end.
@@ -121,5 +121,5 @@ def is_intact(path: Path) -> bool:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     data = path.read_bytes()
-    digest = hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode()
-    return data[-_SEAL_BYTES:] == _MARK + digest
+    digest = hashlib.sha256(data[:-_MARK_BYTES]).hexdigest().encode()
+    return data[-_MARK_BYTES:] == _MARK + digest

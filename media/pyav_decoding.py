@@ -79,7 +79,7 @@ def _display_matrix(frame: VideoFrame) -> tuple[int, ...]:
         numbers = np.frombuffer(bytes(cast(Any, frame.side_data)["DISPLAYMATRIX"]), np.int32)
     except KeyError:
         return _IDENTITY
-    return tuple(int(numbers[place]) for place in (0, 1, 3, 4))
+    return tuple(int(numbers[index]) for index in (0, 1, 3, 4))
 
 
 def _rotate(pixels: npt.NDArray[np.uint8], a: int, b: int, c: int, d: int) -> npt.NDArray[np.uint8]:
@@ -339,9 +339,9 @@ def decode(
 
 def _open_container(file: BinaryIO, name: str, pictures: bool) -> InputContainer:
     file.seek(0)
-    formats, known = _FORMATS, _KNOWN_FORMATS
+    formats, listed = _FORMATS, _KNOWN_FORMATS
     if pictures:
-        formats, known = f"{formats},{_PICTURE_FORMATS}", f"{known}, {_KNOWN_PICTURE_FORMATS}"
+        formats, listed = f"{formats},{_PICTURE_FORMATS}", f"{listed}, {_KNOWN_PICTURE_FORMATS}"
     try:
         return av.open(
             file,
@@ -351,7 +351,7 @@ def _open_container(file: BinaryIO, name: str, pictures: bool) -> InputContainer
         )
     except av.ArgumentError as error:
         raise MediaError(
-            f"{name} is not in an accepted video format ({known}); playlists are not followed; export it, "
+            f"{name} is not in an accepted video format ({listed}); playlists are not followed; export it, "
             "for example as mp4"
         ) from error
 
@@ -398,7 +398,7 @@ def _stated_extent(container: InputContainer, stream: VideoStream, size_bytes: i
 
 def _measured_extent(container: InputContainer, stream: VideoStream, name: str) -> StreamExtent:
     """Measure the extent by reading all packets without decoding them."""
-    stamps: list[tuple[int, int]] = []
+    times: list[tuple[int, int]] = []
     lengths: list[Fraction] = []
     first, last = float("inf"), 0.0  # start and end over all streams, in seconds
     base = stream.time_base or Fraction(1, 25)
@@ -411,13 +411,13 @@ def _measured_extent(container: InputContainer, stream: VideoStream, name: str) 
         if packet.stream.index == stream.index and packet.size:
             lengths.append(length * base or step)
             if packet.pts is not None:
-                stamps.append((packet.pts, length))
+                times.append((packet.pts, length))
     if not lengths:
         raise MediaError(f"{name} has no frames; it is damaged or empty; export it again")
-    if not stamps:  # a raw stream: the codec states the frame rate
+    if not times:  # a raw stream: the codec states the frame rate
         return StreamExtent(float(sum(lengths)), len(lengths), None)
-    start = min(stamp for stamp, _ in stamps)
-    duration = max(float((max(stamp + length for stamp, length in stamps) - start) * base), _MIN_DURATION)
+    start = min(time for time, _ in times)
+    duration = max(float((max(time + length for time, length in times) - start) * base), _MIN_DURATION)
     if container.duration and container.format.name.split(",")[0] in _DURATION_IN_HEADER:
         stated = container.duration / av.time_base
         if stated - (last - first) > _end_tolerance(stream, stated):  # no packet reaches the stated end

@@ -152,7 +152,7 @@ def media_type(name: str, container: str | None, codec: str | None) -> str:
     if container is None:
         suffix = PurePath(name).suffix.lower()
         container = next(
-            (names.split(",")[0] for names, known in VIDEO_FORMATS.items() if suffix in known), ""
+            (names.split(",")[0] for names, suffixes in VIDEO_FORMATS.items() if suffix in suffixes), ""
         )
     web_type, codecs = _WEB_TYPES.get(container, ("", ()))
     if web_type and (codec is None or codec in codecs):

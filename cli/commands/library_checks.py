@@ -188,7 +188,7 @@ def check_catalog_file(path: Path) -> list[str]:
 
 
 def check_files(settings: Settings) -> FileReport:
-    """Compare video files with the catalog, and sealed files with their seals.
+    """Compare video files with the catalog, and cached files with their checksums.
 
     Video files outside the data folder belong to the user and are not read. Users may also remove files that videos
     name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row or
@@ -257,7 +257,7 @@ def _check_content(settings: Settings, report: FileReport, path: Path, content: 
 def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has_video: bool) -> None:
     path = settings.thumbnails_dir / f"{video_id}.jpg"
     if path.exists():
-        problem = _seal_problem(path)
+        problem = _checksum_problem(path)
         _record(settings, report, path, problem and f"{problem}: doctor --restore-from BACKUP recreates it")
         if problem is None:
             return
@@ -275,7 +275,7 @@ def _check_checkpoints(settings: Settings, report: FileReport) -> None:
         _record(settings, report, folder, None if is_intact_checkpoint(folder) else problem)
 
 
-def _seal_problem(path: Path) -> str | None:
+def _checksum_problem(path: Path) -> str | None:
     from media.media_paths import is_intact
 
     try:

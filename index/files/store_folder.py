@@ -169,8 +169,8 @@ class VerifiedFolders:
             # The state is read before the checksums, so the next call notices a change while they are computed.
             state = _file_states(folder)
             with self._lock:
-                known = self._verified.get(folder)
-            digests = known[1] if known is not None and known[0] == state else hash_files(folder)
+                verified = self._verified.get(folder)
+            digests = verified[1] if verified is not None and verified[0] == state else hash_files(folder)
         except OSError:  # it is missing, unreadable, or contains a folder
             with self._lock:
                 self._verified.pop(folder, None)

@@ -189,7 +189,7 @@ class MilvusPartitions:
             queries: ``float32 [n, dim]``.
         """
         effort = {"IVF_SQ8": {"nprobe": 64}, "HNSW": {"ef": max(2 * limit, 128)}}.get(self.address.index, {})
-        found = self._call_loaded(
+        rankings = self._call_loaded(
             collection,
             partition,
             lambda client: client.search(
@@ -208,23 +208,23 @@ class MilvusPartitions:
                 np.array([row_id(hit) for hit in hits], np.int64),
                 np.array([hit["distance"] for hit in hits], np.float32),
             )
-            for hits in found
+            for hits in rankings
         ]
 
     def fetch(
         self, collection: str, partition: str, dim: int, expression: str, consistency: str
     ) -> tuple[Ids, Vectors]:
         """Read the IDs, ascending, and vectors of the rows that satisfy a filter."""
-        found = self._query(collection, partition, expression, ["key", "vector"], consistency)
-        ids = np.array([row_id(row) for row in found], np.int64)
-        vectors = np.array([as_numbers(row["vector"]) for row in found], np.float32).reshape(-1, dim)
+        rows = self._query(collection, partition, expression, ["key", "vector"], consistency)
+        ids = np.array([row_id(row) for row in rows], np.int64)
+        vectors = np.array([as_numbers(row["vector"]) for row in rows], np.float32).reshape(-1, dim)
         order = np.argsort(ids)
         return ids[order], vectors[order]
 
     def count(self, collection: str, partition: str, expression: str) -> int:
         """Count the rows that satisfy a filter."""
-        found = self._query(collection, partition, expression, ["count(*)"], "Strong")
-        return int(found[0]["count(*)"])
+        rows = self._query(collection, partition, expression, ["count(*)"], "Strong")
+        return int(rows[0]["count(*)"])
 
     def delete_rows(self, collection: str, partition: str, expression: str) -> None:
         """Delete the rows that satisfy a filter, and the partition when no row is left. Both may be missing."""

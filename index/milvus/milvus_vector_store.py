@@ -111,10 +111,10 @@ class MilvusShard(SearchableShard):
             # scores.
             undecided = []
             for batch in batches(open_queries, max(MAX_HITS // limit, 1)):
-                found = self._partitions.search(
+                rankings = self._partitions.search(
                     *place, queries[batch], limit, expression, self._consistency()
                 )
-                for number, (ids, scores) in zip(batch.tolist(), found, strict=True):
+                for number, (ids, scores) in zip(batch.tolist(), rankings, strict=True):
                     if len(ids) < limit or scores[-1] < scores[k - 1]:
                         results[number] = rank_hits(ids, scores, k)
                     else:

@@ -255,9 +255,9 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
         queries: ``float32 [n, dim]``.
         last_scores: For each depth, the exact score of each query's last result, ``float32 [n]``.
     """
-    found = [ann.search(query, parameter).scores for query in queries]
+    results = [ann.search(query, parameter).scores for query in queries]
     return min(
-        sum(int((scores[:depth] >= last).sum()) for scores, last in zip(found, lasts, strict=True))
+        sum(int((scores[:depth] >= last).sum()) for scores, last in zip(results, lasts, strict=True))
         / (depth * len(queries))
         for depth, lasts in zip(GATE_DEPTHS, last_scores, strict=True)
     )

@@ -95,8 +95,8 @@ class CandidatePool:
             scores: Scores of m rows for n queries, ``float32 [m, n]``; −∞ for rows that must not be returned.
         """
         if not self._size and len(scores) > self._k:
-            place = len(scores) - self._k
-            kth_best = np.partition(scores, place, axis=0)[place] - self._error_bound
+            rank = len(scores) - self._k
+            kth_best = np.partition(scores, rank, axis=0)[rank] - self._error_bound
             self._bounds = np.maximum(self._bounds, kth_best)
         passing = np.flatnonzero(scores >= self._bounds)  # far faster than np.nonzero over two dimensions
         rows, owners = np.divmod(passing, len(self._bounds))
@@ -121,9 +121,9 @@ class CandidatePool:
         full = np.flatnonzero(np.diff(starts) >= self._k)
         kth_best = scores[starts[full] + self._k - 1]
         self._bounds[full] = np.maximum(self._bounds[full], kth_best - self._error_bound[full])
-        kept = scores >= self._bounds[owners]
-        self._owners, self._rows, self._scores = [owners[kept]], [rows[kept]], [scores[kept]]
-        self._size = int(kept.sum())
+        remaining = scores >= self._bounds[owners]
+        self._owners, self._rows, self._scores = [owners[remaining]], [rows[remaining]], [scores[remaining]]
+        self._size = int(remaining.sum())
         # Many ties may remain: do not settle again before the pool has doubled.
         self._capacity = max(self._capacity, 2 * self._size)
         return self._owners[0], self._rows[0]
@@ -204,12 +204,12 @@ class ExactScan:
             query = np.ascontiguousarray(query, np.float32)
             computer.set_query(faiss.swig_ptr(query))
             return _top_k(rows, np.array([computer(row) for row in rows.tolist()], np.float32), k)
-        found = [self._search_copy(query, batch, k) for batch in batches(rows, _GATHERED_ROWS)]
-        if len(found) == 1:
-            return found[0]
-        found.append(RowHits(np.empty(0, np.int64), np.empty(0, np.float32)))
+        parts = [self._search_copy(query, batch, k) for batch in batches(rows, _GATHERED_ROWS)]
+        if len(parts) == 1:
+            return parts[0]
+        parts.append(RowHits(np.empty(0, np.int64), np.empty(0, np.float32)))
         return _top_k(
-            np.concatenate([hits.rows for hits in found]), np.concatenate([hits.scores for hits in found]), k
+            np.concatenate([hits.rows for hits in parts]), np.concatenate([hits.scores for hits in parts]), k
         )
 
     def vectors(self, rows: Rows) -> Vectors:
@@ -243,9 +243,9 @@ class ExactScan:
         extended = 2 * limit * self.count // live_count
         if extended <= min(4 * limit, self.count):
             rows, scores = _scan(self.flat, query, extended)
-            kept = contains_rows(live, rows)
-            if kept.sum() >= limit:
-                return rows[kept][:limit], scores[kept][:limit]
+            is_live = contains_rows(live, rows)
+            if is_live.sum() >= limit:
+                return rows[is_live][:limit], scores[is_live][:limit]
         selector = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(live))  # must outlive the search
         parameters = faiss.SearchParameters()
         parameters.sel = selector
@@ -257,8 +257,8 @@ class ExactScan:
         copied.add_sa_codes(self._stored[rows].view(np.uint8))
 
         def scan(limit: int) -> tuple[Rows, Scores]:
-            found, scores = _scan(copied, query, limit)
-            return rows[found], scores
+            best, scores = _scan(copied, query, limit)
+            return rows[best], scores
 
         return _best_rows(scan, len(rows), k)
 
@@ -374,8 +374,8 @@ class GpuScan:
         if limit > min(_MAX_RESULTS, self._exact.count):
             return self._exact.search_many(queries, k, live)
         with self._lock:
-            _, found = self._index.search(queries, limit)
-        return [self._rescore(query, rows, k, live) for query, rows in zip(queries, found, strict=True)]
+            _, candidates = self._index.search(queries, limit)
+        return [self._rescore(query, rows, k, live) for query, rows in zip(queries, candidates, strict=True)]
 
     def _rescore(self, query: Vectors, rows: Rows, k: int, live: RowBitmap | None) -> RowHits:
         last_score = self._exact.search_rows(query, rows[-1:], 1).scores[0]

@@ -139,10 +139,10 @@ class Segment:
             live: Rows that may be returned, see :meth:`live_rows`; None means all.
         """
         if self._ann is not None:
-            found = [self._search_ann(self._ann, query, k, live) for query in queries]
+            results = [self._search_ann(self._ann, query, k, live) for query in queries]
         else:
-            found = (self._gpu or self._exact).search_many(queries, k, live)
-        return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
+            results = (self._gpu or self._exact).search_many(queries, k, live)
+        return [Hits(self.ids[hits.rows], hits.scores) for hits in results]
 
     def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
         """Search among a few vectors as :meth:`search_many` does; None if they are too many to be read one by one.
@@ -153,8 +153,8 @@ class Segment:
         if not self._exact.is_gather_faster(len(ids)):
             return None
         rows = np.sort(self._known_rows(ids))
-        found = [self._exact.search_rows(query, rows, k) for query in queries]
-        return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
+        results = [self._exact.search_rows(query, rows, k) for query in queries]
+        return [Hits(self.ids[hits.rows], hits.scores) for hits in results]
 
     def vectors(self, ids: Ids) -> Vectors:
         """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded.
@@ -170,9 +170,9 @@ class Segment:
 
     def rows(self, ids: Ids) -> Rows:
         """Find the row of each ID; −1 for unknown IDs."""
-        is_stored, places = find_ids(self.ids, ids)
+        is_stored, stored_rows = find_ids(self.ids, ids)
         rows = np.full(len(ids), -1, np.int64)
-        rows[is_stored] = places
+        rows[is_stored] = stored_rows
         return rows
 
     def _search_ann(self, ann: AnnIndex, query: Vectors, k: int, live: RowBitmap | None) -> RowHits:
@@ -184,8 +184,8 @@ class Segment:
             # Excluded rows can correlate with the query, so a structure that skips them may miss the best of the rest.
             # The best of all rows are found with the measured recall, and the live ones among them are the best live
             # rows.
-            kept = slice(None) if live is None else contains_rows(live, best.rows)
-            rows, scores = best.rows[kept][:k], best.scores[kept][:k]
+            is_live = slice(None) if live is None else contains_rows(live, best.rows)
+            rows, scores = best.rows[is_live][:k], best.scores[is_live][:k]
             if len(rows) == k:
                 return RowHits(rows, scores)
         return self._exact.search(query, k, live)

@@ -92,21 +92,21 @@ class FaissShard(SearchableShard):
         few = include
         if include is not None and len(left_out):
             few = include[np.isin(include, left_out, invert=True)]
-        found = []
+        parts = []
         for folder, entry in self._folders:
             segment = self._cache.get(folder, entry)
             among = None if few is None else segment.search_among(queries, k, few)
             if among is not None:
-                found.append(among)
+                parts.append(among)
                 continue
             if len(excluded) or include is not None:
                 live: RowBitmap | None = segment.live_rows(left_out, include)
             else:
                 live = self._undeleted_rows(segment) if len(self.deleted) else None
-            found.append(segment.search_many(queries, k, live))
-        if len(found) == 1:
-            return found[0]
-        return [combine_hits(rankings, k) for rankings in zip(*found, strict=True)]
+            parts.append(segment.search_many(queries, k, live))
+        if len(parts) == 1:
+            return parts[0]
+        return [combine_hits(rankings, k) for rankings in zip(*parts, strict=True)]
 
     def _undeleted_rows(self, segment: Segment) -> RowBitmap:
         live = self._live_rows.get(segment.entry.id)

@@ -239,8 +239,8 @@ def parse_query(text: str) -> list[QueryUnit]:
     units = list(_units(words, zip(quotes[::2], quotes[1::2], strict=False)))
     distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
     for unit, joined in zip(units, join_adjacent([unit.terms for unit in units]), strict=True):
-        own = () if unit.is_phrase else compounds.get(unit.start, ())
-        distinct.setdefault((unit.terms, unit.is_phrase), unit._replace(joined=(*own, *joined)))
+        whole = () if unit.is_phrase else compounds.get(unit.start, ())
+        distinct.setdefault((unit.terms, unit.is_phrase), unit._replace(joined=(*whole, *joined)))
         if len(distinct) == MAX_UNITS:
             break
     return list(distinct.values())
@@ -338,9 +338,9 @@ def _units(words: Iterable[Word], spans: Iterator[tuple[int, int]]) -> Iterator[
 
 
 def _phrase_units(words: list[Word]) -> Iterator[QueryUnit]:
-    kept = words[:MAX_PHRASE]
-    if kept:
-        yield QueryUnit(tuple(word.term for word in kept), len(kept) > 1, kept[0].start, kept[-1].end)
+    phrase = words[:MAX_PHRASE]
+    if phrase:
+        yield QueryUnit(tuple(word.term for word in phrase), len(phrase) > 1, phrase[0].start, phrase[-1].end)
 
 
 _MAX_PARTS = 3

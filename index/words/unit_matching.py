@@ -96,32 +96,32 @@ class LiveSegment:
     def spellings(self, forms: UnitForms) -> list[Spelling]:
         """Find the spellings of a unit; those of a phrase may be here in part."""
         spellings, word = forms
-        found = [[self.variants_of(word) for word in spelling] for spelling in spellings]
-        return found if word is None else found + self.splits(word)
+        matches = [[self.variants_of(word) for word in spelling] for spelling in spellings]
+        return matches if word is None else matches + self.splits(word)
 
     def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
         """Find the distinct terms that match any form; in a document with several, the last one counts."""
         if len(forms) == 1:
             return self.variants(forms[0])
-        found: dict[int, Variant] = {}
+        variants: dict[int, Variant] = {}
         for form in forms:
             for variant in self.variants(form):
-                found.pop(variant.term, None)
-                found[variant.term] = variant
-        return list(found.values())
+                variants.pop(variant.term, None)
+                variants[variant.term] = variant
+        return list(variants.values())
 
     def variants(self, form: Form) -> list[Variant]:
         """Find the terms that match a form: the same stems, the compound, and last the term itself."""
         key = (form.term, form.strength, *form.stems)
-        known = self._variants.get(key)
-        if known is not None:
-            return known
+        cached = self._variants.get(key)
+        if cached is not None:
+            return cached
         compound, exact = map(self.segment.terms.find, ((COMPOUND + form.term).encode(), form.term.encode()))
         stems = (self.segment.same_stem(language, stem) for language, stem in form.stems.items())
-        found = dict.fromkeys([*chain(*stems), compound], OTHER_FORM)
-        found.pop(exact, None)
-        found[exact] = form.strength
-        variants = [Variant(term, strength) for term, strength in found.items() if term >= 0]
+        strengths = dict.fromkeys([*chain(*stems), compound], OTHER_FORM)
+        strengths.pop(exact, None)
+        strengths[exact] = form.strength
+        variants = [Variant(term, strength) for term, strength in strengths.items() if term >= 0]
         if len(self._variants) < _CACHED_WORDS:
             self._variants[key] = variants
         return variants
@@ -129,18 +129,18 @@ class LiveSegment:
     def splits(self, form: Form) -> list[Spelling]:
         """Find the phrases in live documents that spell a word as several."""
         key = (form.term, *form.stems)
-        known = self._splits.get(key)
-        if known is None:
-            known = []
+        phrases = self._splits.get(key)
+        if phrases is None:
+            phrases = []
             for first, rest in _split_word(form.term, self.segment.terms):
                 last = Form(rest, stems_of(rest, tuple(form.stems)))
                 for others in ([self.variants(last)], *self.splits(last)):
                     phrase = [self.variants(Form(first, {})), *others]
                     if all(phrase) and len(self.find_phrase(phrase).documents):
-                        known.append(phrase)
+                        phrases.append(phrase)
             if len(self._splits) < _CACHED_WORDS:
-                self._splits[key] = known
-        return known
+                self._splits[key] = phrases
+        return phrases
 
     def is_frequent(self, variants: list[Variant]) -> bool:
         """Check whether a word may be in so many documents that listing them is expensive."""
@@ -167,13 +167,13 @@ class LiveSegment:
             return Occurrences(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
         if len(variants) == 1:
             term, strength = variants[0]
-            documents = self.segment.documents[self.segment.places(term)]
+            documents = self.segment.documents[self.segment.entries(term)]
             if len(documents) != self.segment.counts[term]:
                 documents = distinct(documents)
             if not self._all_alive:
                 documents = documents[self.alive[documents]]
             return Occurrences(documents, np.full(len(documents), strength, dtype=np.float32))
-        documents = self.union([self.segment.documents[self.segment.places(term)] for term, _ in variants])
+        documents = self.union([self.segment.documents[self.segment.entries(term)] for term, _ in variants])
         documents = documents if self._all_alive else documents[self.alive[documents]]
         return Occurrences(documents, self.strengths_in(variants, documents))
 
@@ -186,33 +186,33 @@ class LiveSegment:
             flags[documents] = True
         return np.flatnonzero(flags).astype(np.int32)
 
-    def spread(self, found: Occurrences, documents: Documents) -> Strengths:
+    def spread(self, unit: Occurrences, documents: Documents) -> Strengths:
         """Look up a unit's strength in each of some distinct documents, 0 where it is absent."""
-        if found.documents is documents:
-            return found.strengths
+        if unit.documents is documents:
+            return unit.strengths
         strengths = np.zeros(len(documents), dtype=np.float32)
-        if not len(found.documents) or not len(documents):
+        if not len(unit.documents) or not len(documents):
             return strengths
-        if (len(found.documents) + len(documents)) * _SPREAD_SHARE > len(self.segment):
+        if (len(unit.documents) + len(documents)) * _SPREAD_SHARE > len(self.segment):
             dense = np.zeros(len(self.segment), dtype=np.float32)
-            dense[found.documents] = found.strengths
+            dense[unit.documents] = unit.strengths
             return dense[documents]
-        if len(found.documents) < len(documents):
-            places, hits = _search(documents, found.documents)
-            strengths[places[hits]] = found.strengths[hits]
+        if len(unit.documents) < len(documents):
+            indices, hits = _search(documents, unit.documents)
+            strengths[indices[hits]] = unit.strengths[hits]
         else:
-            places, hits = _search(found.documents, documents)
-            strengths[hits] = found.strengths[places[hits]]
+            indices, hits = _search(unit.documents, documents)
+            strengths[hits] = unit.strengths[indices[hits]]
         return strengths
 
     def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
         """Look up a word's strength in each of some distinct live documents, 0 where it is absent."""
         strengths = np.zeros(len(documents), dtype=np.float32)
         for term, strength in variants if len(documents) else []:
-            listed = self.segment.documents[self.segment.places(term)]
+            listed = self.segment.documents[self.segment.entries(term)]
             if len(listed) < len(documents) and len(listed) * _SPREAD_SHARE < len(self.segment):
-                places, hits = _search(documents, listed)
-                strengths[places[hits]] = strength
+                indices, hits = _search(documents, listed)
+                strengths[indices[hits]] = strength
             else:
                 strengths[self._contained(documents, listed)] = strength
         return strengths
@@ -237,22 +237,22 @@ class LiveSegment:
     def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
         """Find the live documents that contain words side by side.
 
-        A phrase is as strong as its weakest word, at its best place.
+        A phrase is as strong as its weakest word, at its best position.
         """
         order = sorted(range(len(words)), key=lambda offset: self._bound(words[offset]))
-        starts, strengths = self._places(words[order[0]], order[0], None)
+        starts, strengths = self._phrase_starts(words[order[0]], order[0], None)
         for offset in order[1:]:
             if not len(starts):
                 break
             documents = distinct((starts >> _POSITION_BITS).astype(np.int32))
-            others, found = self._places(words[offset], offset, documents)
+            others, levels = self._phrase_starts(words[offset], offset, documents)
             if not len(others):
                 starts = others
                 break
-            places = np.minimum(others.searchsorted(starts), len(others) - 1)
-            kept = others[places] == starts
-            starts = starts[kept]
-            strengths = np.minimum(strengths[kept], found[places[kept]])
+            indices = np.minimum(others.searchsorted(starts), len(others) - 1)
+            matches = others[indices] == starts
+            starts = starts[matches]
+            strengths = np.minimum(strengths[matches], levels[indices[matches]])
         documents = (starts >> _POSITION_BITS).astype(np.int32)
         if not len(documents):
             return Occurrences(documents, np.empty(0, dtype=np.float32))
@@ -261,21 +261,21 @@ class LiveSegment:
         alive = self.alive[documents[first]]
         return Occurrences(documents[first][alive], best[alive])
 
-    def _places(
+    def _phrase_starts(
         self, variants: list[Variant], offset: int, within: Documents | None
     ) -> tuple[npt.NDArray[np.int64], Strengths]:
-        """List the places, ascending, where a phrase would start whose word at ``offset`` is this one."""
+        """List the positions, ascending, at which a phrase would start whose word at ``offset`` is this one."""
         starts: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
         strengths: list[Strengths] = [np.empty(0, dtype=np.float32)]
         for term, strength in variants:
-            places = self.segment.places(term)
-            documents, positions = self.segment.documents[places], self.segment.positions[places]
-            kept = positions >= offset
+            entries = self.segment.entries(term)
+            documents, positions = self.segment.documents[entries], self.segment.positions[entries]
+            selected = positions >= offset
             if within is not None:
-                kept &= self._contained(documents, within)
+                selected &= self._contained(documents, within)
             starts.append(
-                (documents[kept].astype(np.int64) << _POSITION_BITS)
-                + positions[kept].astype(np.int64)
+                (documents[selected].astype(np.int64) << _POSITION_BITS)
+                + positions[selected].astype(np.int64)
                 - offset
             )
             strengths.append(np.full(len(starts[-1]), strength, dtype=np.float32))
@@ -306,8 +306,8 @@ def _split_word(word: str, terms: TermTable) -> list[tuple[str, str]]:
     has = terms.may_contain(seconds).tolist()
     return [
         split
-        for split, *own in zip(splits, has[::2], has[1::2], strict=True)
-        if any(own) or min(map(len, split)) >= _MIN_CHARACTERS
+        for split, *has_second in zip(splits, has[::2], has[1::2], strict=True)
+        if any(has_second) or min(map(len, split)) >= _MIN_CHARACTERS
     ]
 
 
@@ -319,9 +319,9 @@ def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Find the places of documents in a non-empty list, and whether each is there."""
-    places = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
-    return places, np.asarray(ascending[places] == documents)
+    """Find the rows of documents in a non-empty list, and whether each is there."""
+    indices = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
+    return indices, np.asarray(ascending[indices] == documents)
 
 
 class SegmentSearch:
@@ -334,14 +334,14 @@ class SegmentSearch:
     def __init__(self, live: LiveSegment, units: Sequence[Sequence[Spelling]]) -> None:
         self._live = live
         self._units = [spellings[0] for spellings in units]
-        self._found: dict[int, Occurrences] = {
+        self._occurrences: dict[int, Occurrences] = {
             number: live.find_any(spellings) for number, spellings in enumerate(units) if len(spellings) > 1
         }
 
     def count(self, unit: int) -> int:
         """Count the documents that contain a unit."""
         words = self._units[unit]
-        if len(words) == 1 and unit not in self._found and self._live.is_frequent(words[0]):
+        if len(words) == 1 and unit not in self._occurrences and self._live.is_frequent(words[0]):
             return self._live.count(words[0])
         return len(self._find(unit).documents)
 
@@ -370,17 +370,17 @@ class SegmentSearch:
         return segment.videos.ids[numbers]
 
     def _find(self, unit: int) -> Occurrences:
-        found = self._found.get(unit)
-        if found is None:
+        occurrences = self._occurrences.get(unit)
+        if occurrences is None:
             words = self._units[unit]
-            found = self._live.find(words[0]) if len(words) == 1 else self._live.find_phrase(words)
-            self._found[unit] = found
-        return found
+            occurrences = self._live.find(words[0]) if len(words) == 1 else self._live.find_phrase(words)
+            self._occurrences[unit] = occurrences
+        return occurrences
 
     def _strengths_in(self, unit: int, documents: Documents) -> Strengths:
         """Look up a unit's strength in each of these documents, which are alive, ascending."""
         words = self._units[unit]
-        if len(words) == 1 and unit not in self._found:
+        if len(words) == 1 and unit not in self._occurrences:
             return self._live.strengths_in(words[0], documents)
         return self._live.spread(self._find(unit), documents)
 
@@ -416,13 +416,13 @@ def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
     ordered = sorted(filter(len, segments), key=len, reverse=True)
     smaller = 0  # documents in the segments from here on
     start = len(ordered)
-    for place in range(len(ordered) - 1, -1, -1):
-        size = len(ordered[place])
+    for row in range(len(ordered) - 1, -1, -1):
+        size = len(ordered[row])
         if smaller and (size < _SMALL or size < _RATIO * smaller):
-            start = place
+            start = row
         smaller += size
-    kept = [live if 2 * len(live) > len(live.segment) else _merged([live]) for live in ordered[:start]]
-    return (*kept, *([_merged(ordered[start:])] if start < len(ordered) else []))
+    large = [live if 2 * len(live) > len(live.segment) else _merged([live]) for live in ordered[:start]]
+    return (*large, *([_merged(ordered[start:])] if start < len(ordered) else []))
 
 
 def _merged(segments: list[LiveSegment]) -> LiveSegment:

@@ -95,7 +95,7 @@ def is_correctable(word: str) -> bool:
 def spelling_neighbors(word: str) -> list[str]:
     """List the distinct folded words at Damerau-Levenshtein distance 1 (Damerau 1964), in its own alphabets."""
     letters = sorted(set(word).union(*(_letters(ord(letter) >> 8) for letter in word)))
-    splits = [(word[:place], word[place:]) for place in range(len(word) + 1)]
+    splits = [(word[:end], word[end:]) for end in range(len(word) + 1)]
     neighbors = {left + right[1:] for left, right in splits if right}
     neighbors |= {left + right[1] + right[0] + right[2:] for left, right in splits if len(right) > 1}
     neighbors |= {left + letter + right[1:] for left, right in splits if right for letter in letters}

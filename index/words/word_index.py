@@ -46,7 +46,7 @@ class VideoText(NamedTuple):
 
     Attributes:
         field: Metadata field that the text comes from.
-        votes: For a confirmed text: callers who confirmed it, less those who refused it.
+        votes: For relevance feedback: callers with a positive verdict, less those with a negative one.
     """
 
     kind: TextKind
@@ -67,23 +67,23 @@ class WordMatches:
 
     videos: Ids  # [documents]
     kinds: npt.NDArray[np.uint8]  # [documents], TextKind
-    votes: npt.NDArray[np.int16]  # [documents], of confirmed texts
+    votes: npt.NDArray[np.int16]  # [documents], of relevance feedback
     lengths: npt.NDArray[np.int32]  # [documents], number of words
     strengths: npt.NDArray[np.float32]  # [documents, units]: 1 exact, 0.9 same stem, 0 absent
     frequencies: npt.NDArray[np.int64]  # [units], how many documents in the index contain each unit
     documents: int  # in the index
 
-    def select(self, kept: npt.NDArray[np.bool_]) -> WordMatches:
-        """Keep the documents for which ``kept`` is true."""
-        if kept.all():
+    def select(self, selected: npt.NDArray[np.bool_]) -> WordMatches:
+        """Keep the documents for which ``selected`` is true."""
+        if selected.all():
             return self
         return replace(
             self,
-            videos=self.videos[kept],
-            kinds=self.kinds[kept],
-            votes=self.votes[kept],
-            lengths=self.lengths[kept],
-            strengths=self.strengths[kept],
+            videos=self.videos[selected],
+            kinds=self.kinds[selected],
+            votes=self.votes[selected],
+            lengths=self.lengths[selected],
+            strengths=self.strengths[selected],
         )
 
 
@@ -121,7 +121,7 @@ class WordIndex:
     def _replace(self, texts: Mapping[int, Sequence[VideoText]]) -> WordIndex:
         changed = np.fromiter(texts, dtype=np.int64, count=len(texts))
         was_captioned = self.captioned(changed)
-        kept, removed = remove_videos(self._segments, changed)
+        segments, removed = remove_videos(self._segments, changed)
         added = build_segment(
             [
                 Document(video, text.kind, text.text, text.votes)
@@ -130,9 +130,9 @@ class WordIndex:
             ]
         )
         if len(added):
-            kept = (*kept, LiveSegment.of(added))
+            segments = (*segments, LiveSegment.of(added))
         videos = self.videos - removed + len(added.videos.ids)
-        index = WordIndex(merge_small(kept), videos, self.captioned_version)
+        index = WordIndex(merge_small(segments), videos, self.captioned_version)
         index.captioned_version += bool((was_captioned != index.captioned(changed)).any())
         return index
 
@@ -161,7 +161,7 @@ class WordIndex:
                 live.segment.rows.take(documents)
                 for live, (documents, _) in zip(self._segments, parts, strict=True)
             ]
-            strengths = [found for _, found in parts]
+            strengths = [part for _, part in parts]
         # Joining rows takes long, even a single part, and most indexes have a single segment.
         joined = np.concatenate(rows) if len(rows) > 1 else rows[0]
         return WordMatches(
@@ -178,16 +178,16 @@ class WordIndex:
         """Find the videos whose texts together contain all units, ascending; none without units."""
         if not units:
             return np.empty(0, dtype=np.int64)
-        found = [search.videos() for search in self._searches(units)]
-        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *found]))
+        videos = [search.videos() for search in self._searches(units)]
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *videos]))
 
     def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Check whether each video has a caption, ``bool [ids]``."""
         captioned = np.zeros(len(ids), dtype=np.bool_)
         for live in self._segments:
             videos = live.segment.videos
-            numbers, places = videos.find(ids)
-            captioned[places[videos.captioned[numbers] & live.alive[videos.starts[numbers]]]] = True
+            numbers, indices = videos.find(ids)
+            captioned[indices[videos.captioned[numbers] & live.alive[videos.starts[numbers]]]] = True
         return captioned
 
     def count_captions(
@@ -203,9 +203,9 @@ class WordIndex:
             segment = live.segment
             is_caption = live.alive & (segment.rows["kind"] == TextKind.CAPTION)
             owners = np.where(is_caption, locate(segment.videos.ids)[segment.owners], -1)
-            kept = owners >= 0
-            captions += np.bincount(owners[kept], minlength=groups)
-            words += np.bincount(owners[kept], segment.rows["length"][kept], groups)
+            is_counted = owners >= 0
+            captions += np.bincount(owners[is_counted], minlength=groups)
+            words += np.bincount(owners[is_counted], segment.rows["length"][is_counted], groups)
         return captions, words
 
     def expand(self, unit: QueryUnit) -> set[tuple[frozenset[str], ...]]:
@@ -214,7 +214,7 @@ class WordIndex:
         return {
             tuple(frozenset(live.segment.terms.term(term) for term, _ in words) - dropped for words in each)
             for live in self._segments
-            for each in live.spellings(self._forms(unit, self._known(unit.joined)))
+            for each in live.spellings(self._forms(unit, self._stored_terms(unit.joined)))
         }
 
     def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
@@ -228,10 +228,10 @@ class WordIndex:
         while True:
             terms: set[bytes] = set()
             bound = 0  # on the frequency of a term that is not taken
-            for live, found in ranges:
-                frequencies = live.segment.counts[found.start : found.stop]
+            for live, matches in ranges:
+                frequencies = live.segment.counts[matches.start : matches.stop]
                 best = np.argsort(-frequencies, kind="stable")
-                names = (live.segment.terms.bytes_of(found.start + int(place)) for place in best[:taken])
+                names = (live.segment.terms.bytes_of(matches.start + int(row)) for row in best[:taken])
                 terms.update(name.removeprefix(COMPOUND.encode()) for name in names)
                 bound += int(frequencies[best[taken]]) if taken < len(best) else 0
             totals = {term: self._frequency(term) for term in terms}
@@ -257,7 +257,7 @@ class WordIndex:
             for prefix in (b"", COMPOUND.encode()):
                 possible |= live.segment.terms.may_contain([prefix + word for word in neighbors])
         frequencies = {
-            neighbors[place]: self._frequency(neighbors[place]) for place in np.flatnonzero(possible).tolist()
+            neighbors[row]: self._frequency(neighbors[row]) for row in np.flatnonzero(possible).tolist()
         }
         best = min(frequencies, key=lambda word: (-frequencies[word], word), default=b"")
         return best.decode() if frequencies.get(best) else None
@@ -270,11 +270,11 @@ class WordIndex:
         return present_languages(counts.tolist(), self.documents)
 
     def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
-        known = self._known(dict.fromkeys(term for unit in units for term in unit.joined))
-        forms = [self._forms(unit, known) for unit in units]
+        stored = self._stored_terms(dict.fromkeys(term for unit in units for term in unit.joined))
+        forms = [self._forms(unit, stored) for unit in units]
         return [SegmentSearch(live, list(map(live.spellings, forms))) for live in self._segments]
 
-    def _known(self, terms: Iterable[str]) -> set[str]:
+    def _stored_terms(self, terms: Iterable[str]) -> set[str]:
         """Keep the terms that texts may have, as they are or as compounds, also in the singular or plural."""
         names = [
             (term, (mark + form).encode())
@@ -283,14 +283,14 @@ class WordIndex:
             for mark in ("", COMPOUND)
         ]
         encoded = [name for _, name in names]
-        found = [live.segment.terms.may_contain(encoded) for live in self._segments if names]
-        return {term for (term, _), *has in zip(names, *found, strict=True) if any(has)}
+        checks = [live.segment.terms.may_contain(encoded) for live in self._segments if names]
+        return {term for (term, _), *has in zip(names, *checks, strict=True) if any(has)}
 
-    def _forms(self, unit: QueryUnit, known: Container[str]) -> UnitForms:
+    def _forms(self, unit: QueryUnit, stored: Container[str]) -> UnitForms:
         """List the forms of each word of a unit; in a text with several, the last one counts.
 
         Args:
-            known: Terms among ``unit.joined`` that texts may have.
+            stored: Terms among ``unit.joined`` that texts may have.
         """
 
         def form(term: str, strength: float = EXACT) -> Form:
@@ -300,7 +300,7 @@ class WordIndex:
         joined = [
             form(term.removeprefix(COMPOUND), OTHER_FORM)
             for term in unit.joined
-            if term in known or term.startswith(COMPOUND)
+            if term in stored or term.startswith(COMPOUND)
         ]
         if unit.is_phrase:
             return [[[form(word)] for word in unit.terms], *([[other]] for other in joined)], None
@@ -319,8 +319,8 @@ class WordIndex:
         """Count the documents with a term or its compound."""
         total = 0
         for live in self._segments:
-            places = map(live.segment.terms.find, (term, COMPOUND.encode() + term))
-            total += live.count([Variant(place, EXACT) for place in places if place >= 0])
+            indices = map(live.segment.terms.find, (term, COMPOUND.encode() + term))
+            total += live.count([Variant(index, EXACT) for index in indices if index >= 0])
         return total
 
     def _selecting_units(self, frequencies: npt.NDArray[np.int64]) -> list[int]:

@@ -108,8 +108,8 @@ class TermTable:
         keys = np.array(terms, dtype=f"S{_KEY_BYTES}").view(f">u{_KEY_BYTES}").astype(np.uint64)
         if not len(self.keys):
             return np.zeros(len(keys), dtype=np.bool_)
-        places = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
-        return np.asarray(self.keys[places] == keys)
+        indices = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
+        return np.asarray(self.keys[indices] == keys)
 
     def with_prefix(self, prefix: bytes) -> range:
         """Find the indices of the terms that begin with ``prefix``."""
@@ -133,9 +133,9 @@ class TermTable:
         padded: npt.NDArray[np.bytes_] = matrix.view(f"S{width}").reshape(-1)
         return padded
 
-    def select(self, kept: Flags) -> TermTable:
-        """Keep the terms for which ``kept`` is true."""
-        return self if kept.all() else self._of_padded(self.padded()[kept])
+    def select(self, selected: Flags) -> TermTable:
+        """Keep the terms for which ``selected`` is true."""
+        return self if selected.all() else self._of_padded(self.padded()[selected])
 
 
 def merge_tables(tables: Sequence[TermTable]) -> tuple[TermTable, list[Indices]]:
@@ -145,10 +145,10 @@ def merge_tables(tables: Sequence[TermTable]) -> tuple[TermTable, list[Indices]]
     ordered = joined[order]
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    places = np.empty(len(joined), dtype=np.int32)
-    places[order] = np.cumsum(first, dtype=np.int32) - 1
+    indices = np.empty(len(joined), dtype=np.int32)
+    indices[order] = np.cumsum(first, dtype=np.int32) - 1
     ends = np.cumsum([len(table) for table in tables])
-    return TermTable._of_padded(ordered[first]), np.split(places, ends[:-1])
+    return TermTable._of_padded(ordered[first]), np.split(indices, ends[:-1])
 
 
 def _key(term: bytes, fill: bytes) -> int:
@@ -185,13 +185,13 @@ class Videos:
         )
 
     def find(self, ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Find the numbers of the videos that are here, and their places in ``ids``."""
+        """Find the numbers of the videos that are here, and their indices in ``ids``."""
         if not len(self.ids):
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-        places = np.minimum(self.ids.searchsorted(ids, sorter=self.order), len(self.ids) - 1)
-        numbers = places.astype(np.int32) if self.order is None else self.order[places]
-        found = np.flatnonzero(self.ids[numbers] == ids)
-        return numbers[found], found
+        indices = np.minimum(self.ids.searchsorted(ids, sorter=self.order), len(self.ids) - 1)
+        numbers = indices.astype(np.int32) if self.order is None else self.order[indices]
+        matches = np.flatnonzero(self.ids[numbers] == ids)
+        return numbers[matches], matches
 
 
 class StemOrder(NamedTuple):
@@ -209,16 +209,16 @@ class WordSegment:
     owners: npt.NDArray[np.int32]  # [documents], the number of each one's video, ascending
     rows: npt.NDArray[np.void]  # [documents], of type ROW
     terms: TermTable
-    offsets: npt.NDArray[np.uint32]  # [terms + 1], where each term's places start
+    offsets: npt.NDArray[np.uint32]  # [terms + 1], where each term's entries start
     counts: npt.NDArray[np.int32]  # [terms], how many documents contain each
-    documents: Documents  # [places]
-    positions: npt.NDArray[np.uint16]  # [places]
+    documents: Documents  # [entries]
+    positions: npt.NDArray[np.uint16]  # [entries]
     _stems: dict[str, StemOrder] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.owners)
 
-    def places(self, term: int) -> slice:
+    def entries(self, term: int) -> slice:
         """Locate a term's entries in ``documents`` and ``positions``."""
         return slice(int(self.offsets[term]), int(self.offsets[term + 1]))
 
@@ -259,9 +259,9 @@ class WordSegment:
             return 0
         if documents is None:
             return int(self.counts[term])
-        listed = self.documents[self.places(term)]
-        found = np.minimum(listed.searchsorted(documents), len(listed) - 1)
-        return int(np.count_nonzero(listed[found] == documents))
+        listed = self.documents[self.entries(term)]
+        rows = np.minimum(listed.searchsorted(documents), len(listed) - 1)
+        return int(np.count_nonzero(listed[rows] == documents))
 
     @cached_property
     def _stop_terms(self) -> list[int]:
@@ -306,19 +306,19 @@ def build_segment(texts: Sequence[Document]) -> WordSegment:
 
 def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment:
     """Copy the documents whose flag is true into one segment."""
-    terms, places = merge_tables([segment.terms for segment, _ in segments])
-    kept = [(alive[segment.documents], np.cumsum(alive, dtype=np.int32) - 1) for segment, alive in segments]
+    terms, mappings = merge_tables([segment.terms for segment, _ in segments])
+    copied = [(alive[segment.documents], np.cumsum(alive, dtype=np.int32) - 1) for segment, alive in segments]
     sizes = np.zeros((len(segments), len(terms)), dtype=np.int64)
-    for row, (segment, _), (used, _), mapping in zip(sizes, segments, kept, places, strict=True):
+    for row, (segment, _), (used, _), mapping in zip(sizes, segments, copied, mappings, strict=True):
         row[mapping] = _sums(used, segment.offsets)
     starts = np.cumsum(sizes.sum(axis=0)) - sizes.sum(axis=0)
-    # [segments, terms], where the places from each segment start
+    # [segments, terms], where the entries from each segment start
     starts = starts + np.cumsum(sizes, axis=0) - sizes
     documents = np.empty(int(sizes.sum()), dtype=np.int32)
     positions = np.empty(len(documents), dtype=np.uint16)
     first = 0
     for row, start, (segment, alive), (used, renumbered), mapping in zip(
-        sizes, starts, segments, kept, places, strict=True
+        sizes, starts, segments, copied, mappings, strict=True
     ):
         count = row[mapping]
         target = np.repeat((start[mapping] - (np.cumsum(count) - count)).astype(np.int32), count)
@@ -335,7 +335,7 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
     )
     for language in set().union(*(segment._stems for segment, _ in segments)):
         hashes = np.zeros(len(terms), dtype=np.uint32)
-        for (segment, _), mapping in zip(segments, places, strict=True):
+        for (segment, _), mapping in zip(segments, mappings, strict=True):
             order = segment.stem_order(language)
             hashes[mapping[order.indices]] = order.hashes
         merged._stems[language] = _stem_order(hashes[sizes.sum(axis=0) > 0])
@@ -376,7 +376,7 @@ def run_starts(numbers: npt.NDArray[np.integer]) -> Flags:
 
 
 def _sums(flags: Flags, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """Count each term's true flags; every term has places."""
+    """Count each term's true flags; every term has entries."""
     if not len(flags):
         return np.zeros(len(offsets) - 1, dtype=np.int64)
     return np.asarray(np.add.reduceat(flags, offsets[:-1].astype(np.int64), dtype=np.int64))

@@ -82,8 +82,8 @@ class SourceCache:
             others = list(self._files_in_use(file.path))
             reserved = sum(status.st_size for status in others)
             unwritten = sum(max(0, status.st_size - status.st_blocks * 512) for status in others)
-            own = os.fstat(file.stream.fileno()).st_blocks * 512
-            free = shutil.disk_usage(self.folder).free + own - unwritten - _KEPT_FREE
+            allocated = os.fstat(file.stream.fileno()).st_blocks * 512
+            free = shutil.disk_usage(self.folder).free + allocated - unwritten - _KEPT_FREE
             if reserved + size > self.max_bytes or size > free:
                 return False
             os.truncate(file.stream.fileno(), size)  # sparse: it counts, but occupies no blocks yet

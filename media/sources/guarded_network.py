@@ -108,8 +108,8 @@ def _with_embedded(address: Address) -> list[Address]:
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in entries]
 
 
 class GuardedNetwork(httpcore.NetworkBackend):

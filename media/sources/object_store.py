@@ -72,15 +72,15 @@ class ObjectStore:
         """
         store = _filesystem(folder)
         base = folder.key.rstrip("/") + "/" if folder.key else ""
-        found: dict[str, ListedFile] = {}
+        files: dict[str, ListedFile] = {}
         pages = (_s3_pages if folder.scheme == "s3" else _google_pages)(store, folder.host, base)
         while (page := _next_page(store, folder, pages)) is not None:
-            found |= {file.name: file for file in page}
+            files |= {file.name: file for file in page}
             report_progress()
         with _translate_errors(store, folder):
-            if not found and not store.exists(folder.host):
+            if not files and not store.exists(folder.host):
                 raise SourceOutage(f"The bucket {folder.origin} does not exist.")
-        return [found[name] for name in sorted(found)]
+        return [files[name] for name in sorted(files)]
 
 
 def _next_page(store: Any, folder: SourceUri, pages: Iterator[list[ListedFile]]) -> list[ListedFile] | None:
@@ -90,10 +90,10 @@ def _next_page(store: Any, folder: SourceUri, pages: Iterator[list[ListedFile]])
 
 def _s3_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
     """Yield the objects below an S3 folder page by page, since fsspec's ``find`` reads all pages in one call."""
-    place: dict[str, str] = {}
+    token: dict[str, str] = {}
     while True:
         page = store.call_s3(
-            "list_objects_v2", Bucket=bucket, Prefix=base, **store.req_kw, **place, timeout=_BLOCK_SECONDS
+            "list_objects_v2", Bucket=bucket, Prefix=base, **store.req_kw, **token, timeout=_BLOCK_SECONDS
         )
         yield [
             ListedFile(entry["Key"][len(base) :], int(entry["Size"] or 0), _version(entry))
@@ -102,15 +102,15 @@ def _s3_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
         ]
         if not page.get("IsTruncated"):
             return
-        place = {"ContinuationToken": page["NextContinuationToken"]}
+        token = {"ContinuationToken": page["NextContinuationToken"]}
 
 
 def _google_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
     """Yield the objects below a Google Cloud Storage folder, page by page."""
-    place: dict[str, str] = {}
+    token: dict[str, str] = {}
     while True:
         page = store.call(
-            "GET", "b/{}/o", bucket, prefix=base, **place, json_out=True, timeout=_BLOCK_SECONDS
+            "GET", "b/{}/o", bucket, prefix=base, **token, json_out=True, timeout=_BLOCK_SECONDS
         )
         entries = [entry for entry in page.get("items", ()) if not entry["name"].endswith("/")]
         for entry in entries:
@@ -122,7 +122,7 @@ def _google_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFil
         ]
         if not page.get("nextPageToken"):
             return
-        place = {"pageToken": page["nextPageToken"]}
+        token = {"pageToken": page["nextPageToken"]}
 
 
 def _filesystem(uri: SourceUri) -> Any:

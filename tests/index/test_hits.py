@@ -85,14 +85,14 @@ def test_search_of_any_split_equals_search_of_all_vectors(
 def test_merge_keeps_best_score_of_each_id(lists: list[list[tuple[int, int]]], k: int) -> None:
     hits = {
         f"task {position}": Hits(
-            np.array([number for number, _ in found], np.int64),
-            np.array([score for _, score in found], np.float32),
+            np.array([number for number, _ in ranking], np.int64),
+            np.array([score for _, score in ranking], np.float32),
         )
-        for position, found in enumerate(lists)
+        for position, ranking in enumerate(lists)
     }
     expected: list[Hit] = []
     for negative, order, number in sorted(
-        (-score, order, number) for order, found in enumerate(lists) for number, score in found
+        (-score, order, number) for order, ranking in enumerate(lists) for number, score in ranking
     ):
         if number >= 0 and number not in [hit.id for hit in expected]:
             expected.append(Hit(f"task {order}", number, float(-negative)))

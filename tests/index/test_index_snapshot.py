@@ -63,8 +63,8 @@ def test_damaged_shard_is_degraded_and_others_are_served(
     assert name in snapshot.degraded["a"] or "bytes instead of" in snapshot.degraded["a"]
     with pytest.raises(ShardMissing, match="of task a"):
         snapshot.shard("a", fingerprint="encoder of a")
-    found = snapshot.shard("b", fingerprint="encoder of b").search(unit(4, 2)[2], 1)
-    assert found.ids.tolist() == [7]
+    hits = snapshot.shard("b", fingerprint="encoder of b").search(unit(4, 2)[2], 1)
+    assert hits.ids.tolist() == [7]
 
 
 def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:

@@ -39,9 +39,9 @@ def test_shard_and_moment_segments_are_published_together(
     assert manifest.segments("a") == (shard, *segments)
     assert store.publish(release=release, shards=[shard], segments=segments) == manifest
     assert store.publish(release=release, shards=[shard]) == manifest, "publishing again changes nothing"
-    found = IndexSnapshot.open(store).shard("a", fingerprint=shard.fingerprint)
-    assert sorted(video_ids_of(found.ids).tolist()) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3]
-    assert np.array_equal(found.vectors(np.arange(4)), unit(4))
+    opened = IndexSnapshot.open(store).shard("a", fingerprint=shard.fingerprint)
+    assert sorted(video_ids_of(opened.ids).tolist()) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3]
+    assert np.array_equal(opened.vectors(np.arange(4)), unit(4))
 
 
 def test_deleting_video_deletes_its_moments(store: ShardStore, write: Write, unit: Unit) -> None:

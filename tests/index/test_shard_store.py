@@ -170,8 +170,8 @@ def test_garbage_collection_removes_old_unreferenced_folders(
     _, forgotten = write(store, "b", [2])
     release, fresh = write(store, "c", [3])
     staged = store.stage()
-    shard, kept = store.shard_folder(manifest.shards["a"].id), store.release_folder(manifest.release)
-    age(staged, shard, kept, store.shard_folder(forgotten.id))
+    shard, current = store.shard_folder(manifest.shards["a"].id), store.release_folder(manifest.release)
+    age(staged, shard, current, store.shard_folder(forgotten.id))
     store.collect_garbage()
     assert not staged.exists()
     assert not store.shard_folder(forgotten.id).exists()
@@ -204,12 +204,12 @@ def test_garbage_collection_stops_without_manifest(store: ShardStore, publish_ta
     store.collect_garbage()
     assert not store.root.exists()
     publish_task(store, "a", [1])
-    kept = store.folders()
-    age(*kept)
+    folders = store.folders()
+    age(*folders)
     aside = store.manifest_path.rename(store.root / "manifest.aside")
     store.collect_garbage()
-    assert store.folders() == kept
+    assert store.folders() == folders
     aside.rename(store.manifest_path)
     store.collect_garbage()
-    assert store.folders() == kept
+    assert store.folders() == folders
     assert IndexSnapshot.open(store).degraded == {}

@@ -34,25 +34,27 @@ def decoder() -> Iterator[VideoDecoder]:
 def test_moment_windows_cover_video_evenly(
     duration: float, seconds: float, overlap: float, most: int
 ) -> None:
-    found = moment_windows(duration, seconds, overlap, most)
+    windows = moment_windows(duration, seconds, overlap, most)
     if duration <= seconds:
-        assert found == []
+        assert windows == []
         return
-    if not found:
+    if not windows:
         assert duration == pytest.approx(seconds), "a rounding error does not lengthen the duration"
         return
-    assert 2 <= len(found) <= most
-    starts, ends = np.array(found).T
+    assert 2 <= len(windows) <= most
+    starts, ends = np.array(windows).T
     assert starts[0] == 0
     assert ends[-1] == pytest.approx(duration)
     assert ends.max() <= duration
     lengths = ends - starts
-    assert lengths == pytest.approx(np.full(len(found), lengths[0]))
-    assert (ends[:-1] - starts[1:]) / lengths[0] == pytest.approx(np.full(len(found) - 1, overlap), abs=1e-6)
-    if len(found) < most:
+    assert lengths == pytest.approx(np.full(len(windows), lengths[0]))
+    assert (ends[:-1] - starts[1:]) / lengths[0] == pytest.approx(
+        np.full(len(windows) - 1, overlap), abs=1e-6
+    )
+    if len(windows) < most:
         assert lengths[0] <= seconds * (1 + 1e-6)
         fewer = duration / (
-            1 + (len(found) - 2) * (1 - overlap)
+            1 + (len(windows) - 2) * (1 - overlap)
         )  # length of the windows if there were one less
         assert fewer > seconds * (1 - 1e-6)
 

@@ -84,7 +84,7 @@ def test_formats_are_sampled_at_the_same_times(
     assert info.fps == pytest.approx(4.0, abs=0.6)
     assert all(image.mode == "RGB" and image.size == (64, 48) for image in images)
     # Mid-points 0.25, 0.75, … are the start of every other frame; the clock of a container may round either way.
-    assert all(found in (2 * slot, 2 * slot + 1) for slot, found in enumerate(sampled(images)))
+    assert all(frame in (2 * slot, 2 * slot + 1) for slot, frame in enumerate(sampled(images)))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_raw_streams_without_header_are_measured(
     info, images = read(make_video(name, **writing))
     assert info.frames == 8
     assert info.duration == pytest.approx(2.0, abs=0.01)
-    assert all(found in (2 * slot, 2 * slot + 1) for slot, found in enumerate(sampled(images)))
+    assert all(frame in (2 * slot, 2 * slot + 1) for slot, frame in enumerate(sampled(images)))
 
 
 def test_time_counts_from_the_first_frame(make_video: MakeVideo) -> None:
@@ -369,8 +369,8 @@ def test_name_decides_before_a_video_is_probed(name: str, expected: str) -> None
 
 def test_no_type_can_run_a_script() -> None:
     names = [*(f"a{suffix}" for suffix in VIDEO_SUFFIXES), "a.html", "a.xml"]
-    found = {
+    types = {
         media_type(name, container, None) for name in names for container in (None, "svg_pipe", "text/html")
     }
-    assert {each.partition("/")[0] for each in found - {"application/octet-stream"}} == {"video", "image"}
-    assert "image/svg+xml" not in found
+    assert {each.partition("/")[0] for each in types - {"application/octet-stream"}} == {"video", "image"}
+    assert "image/svg+xml" not in types

@@ -55,11 +55,11 @@ class StrictClient:
 
     def query(self, collection: str, partition_names: list[str], **given: Any) -> Any:
         self._require(collection, partition_names)
-        found = self._client.query(collection, partition_names=partition_names, **given)
-        for row in found:
+        rows = self._client.query(collection, partition_names=partition_names, **given)
+        for row in rows:
             if "vector" in row:
                 row["vector"] = [np.array(row["vector"], np.float16).tobytes()]
-        return found
+        return rows
 
     def delete(self, collection: str, partition_name: str, **given: Any) -> Any:
         self._require(collection, [partition_name])

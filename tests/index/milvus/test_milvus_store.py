@@ -32,10 +32,10 @@ def rows(milvus: MilvusVectorStore, place: str) -> list[dict[str, Any]]:
     collection, partition = split_place(place)
     with milvus.partitions.connection.request("look") as client:
         client.load_collection(collection)
-        found: list[dict[str, Any]] = client.query(
+        stored: list[dict[str, Any]] = client.query(
             collection, filter="id >= 0", output_fields=["id"], partition_names=[partition]
         )
-    return found
+    return stored
 
 
 def test_incomplete_task_is_invisible_and_completed_by_next_attempt(
@@ -136,8 +136,8 @@ def test_full_collection_is_followed_by_another(
     monkeypatch.setattr(milvus_partitions, "MAX_PARTITIONS", 2)  # one of them is the default partition
     for number in range(3):
         publish_task(store, f"t{number}", [number], seed=number)
-    places = {task: split_place(shard.place)[0][-1] for task, shard in store.manifest().shards.items()}
-    assert places == {"t0": "0", "t1": "1", "t2": "2"}
+    collections = {task: split_place(shard.place)[0][-1] for task, shard in store.manifest().shards.items()}
+    assert collections == {"t0": "0", "t1": "1", "t2": "2"}
     assert milvus.place("t1", 8).endswith("_1/t_t1"), "its present collection"
     for number in range(3):
         assert open_shard_of(store, f"t{number}").search(unit(1)[0], 3).ids.tolist() == [number]
@@ -164,15 +164,15 @@ def test_long_id_lists_are_split_into_several_searches(
     for number, query in enumerate(unit(2, 4)):
         for k in (1, 3, 30):
             for exclude, among in (((), None), (range(number, 30, 4), None), ((5,), np.arange(0, 25, 2))):
-                found, expected = (
+                hits, expected = (
                     ours.search(query, k, exclude, among),
                     theirs.search(query, k, exclude, among),
                 )
-                assert found.ids.tolist() == expected.ids.tolist()
-                assert np.allclose(found.scores, expected.scores, atol=2e-6)
+                assert hits.ids.tolist() == expected.ids.tolist()
+                assert np.allclose(hits.scores, expected.scores, atol=2e-6)
     many = unit(7, 6)
-    for found, query in zip(ours.search_many(many, 3), many, strict=True):
-        assert found.ids.tolist() == theirs.search(query, 3).ids.tolist()
+    for hits, query in zip(ours.search_many(many, 3), many, strict=True):
+        assert hits.ids.tolist() == theirs.search(query, 3).ids.tolist()
     assert np.array_equal(ours.vectors(ours.ids), theirs.vectors(theirs.ids))
 
 
@@ -212,8 +212,8 @@ def test_approximate_index_returns_nearest(
     store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
     publish_task(store, "a", range(50))
     stored = unit(50)
-    found = [open_shard_of(store).search(stored[id], 1).ids.tolist() == [id] for id in range(0, 50, 5)]
-    assert sum(found) >= 9
+    is_first = [open_shard_of(store).search(stored[id], 1).ids.tolist() == [id] for id in range(0, 50, 5)]
+    assert sum(is_first) >= 9
 
 
 class ServerState:
@@ -264,12 +264,12 @@ def test_server_loads_partitions_on_use_and_stores_half_precision(
     _, left = write(store, "left", range(100, 105))
     for number in (0, 3, 1, 2, 0):
         (query,), rows = unit(1, 9), unit(5, number)
-        found = open_shard_of(store, f"t{number}").search(query, 5)
+        hits = open_shard_of(store, f"t{number}").search(query, 5)
         expected = 10 * number + np.argsort(
             -(rows @ query.astype(np.float16).astype(np.float32)), kind="stable"
         )
-        assert found.ids.tolist() == expected.tolist()
-        assert np.allclose(found.scores, np.sort(rows @ query)[::-1], atol=1e-3)
+        assert hits.ids.tolist() == expected.tolist()
+        assert np.allclose(hits.scores, np.sort(rows @ query)[::-1], atol=1e-3)
         assert np.array_equal(open_shard_of(store, f"t{number}").vectors(np.arange(5) + 10 * number), rows)
     assert split_place(left.place) in server.loaded
     age(store.shard_folder(left.id))

@@ -104,10 +104,10 @@ def test_gate_reports_measured_recall(kind: str, large: tuple[ShardStore, Segmen
     shard = _shard(large[0])
     recalls = []
     for depth in GATE_DEPTHS:
-        found = 0
+        matches = 0
         for query in TEXTS:
-            found += len({*shard.search(query, depth).ids} & {*IDS[_brute_force(query)[:depth]]})
-        recalls.append(found / depth / len(TEXTS))
+            matches += len({*shard.search(query, depth).ids} & {*IDS[_brute_force(query)[:depth]]})
+        recalls.append(matches / depth / len(TEXTS))
     assert min(recalls) == pytest.approx(structure.recall, abs=2e-4)  # ties count as correct
     assert structure.recall >= structure.target == 0.99
 
@@ -148,7 +148,7 @@ def test_filtered_ann_search_keeps_recall_and_excludes_ids(
     among = IDS[dice.random(ROWS) < share]
     deleted = np.sort(dice.permutation(IDS)[:500])
     shard = _shard(large[0], deleted)
-    found = 0
+    matches = 0
     for query in TEXTS[:60]:
         hits = shard.search(query, 10, include=among)
         assert len(hits.ids) == 10
@@ -156,8 +156,8 @@ def test_filtered_ann_search_keeps_recall_and_excludes_ids(
         assert not np.isin(hits.ids, deleted).any()
         order = IDS[_brute_force(query)]
         best = order[np.isin(order, among) & ~np.isin(order, deleted)][:10]
-        found += len({*hits.ids} & {*best})
-    assert found / 600 >= 0.985
+        matches += len({*hits.ids} & {*best})
+    assert matches / 600 >= 0.985
 
 
 def test_filter_that_excludes_nearest_rows_falls_back_to_exact_scan(

@@ -77,10 +77,10 @@ def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | No
         0.9
     )  # not representable in half precision
     for k in (1, 10, 25, 3000):
-        for query, found in zip(queries, scan.search_many(queries, k, live), strict=True):
+        for query, hits in zip(queries, scan.search_many(queries, k, live), strict=True):
             wanted = exact.search(query, k, live)
-            assert (found.rows == wanted.rows).all()
-            assert (found.scores == wanted.scores).all()
+            assert (hits.rows == wanted.rows).all()
+            assert (hits.scores == wanted.scores).all()
     assert SimulatedGpuIndex.searches == 3 * len(queries)  # results of all rows come from the processor
 
 

@@ -80,8 +80,8 @@ def test_compacting_deleted_task_removes_its_vectors_only(
         assert _answers(after, "b", queries) == others
         after = IndexSnapshot.open(store, previous=after)  # reused like the others
         assert _answers(after, "a", queries) == [(b"", b"")] * 9
-    found = audit(store)
-    assert (found.problems, found.leftovers, found.ids["a"].tolist()) == ([], [], [])
+    report = audit(store)
+    assert (report.problems, report.leftovers, report.ids["a"].tolist()) == ([], [], [])
     copied = {name.split("/")[1] for name in list_manifest_files(store, manifest)}
     assert copied == manifest.folder_ids()
     assert store.compact("a") == manifest, "compaction is idempotent"

@@ -39,8 +39,8 @@ def test_excluded_ids_stay_out_among_ties(store: ShardStore, form: Callable[[Ite
     # Ties at the end of the result repeat the search with a larger limit, always without the excluded IDs.
     vectors = np.tile(np.eye(4, dtype=np.float32)[:1], (50, 1))
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(50), vectors=vectors)
-    found = open_shard(store, entry).search(vectors[0], 3, exclude=form(range(10)))
-    assert found.ids.tolist() == [10, 11, 12]
+    hits = open_shard(store, entry).search(vectors[0], 3, exclude=form(range(10)))
+    assert hits.ids.tolist() == [10, 11, 12]
 
 
 @pytest.mark.parametrize("text", ["[]", "nonsense", "{}", "1"])

@@ -169,9 +169,9 @@ def test_compaction_keeps_results_and_old_generation(
     assert len(after.segments) == 1
     assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
     for query in unit(4, 2):
-        found, was = after.search(query, 6), before.search(query, 6)
-        assert found.ids.tolist() == was.ids.tolist()
-        assert np.allclose(found.scores, was.scores, atol=CLOSE)
+        hits, was = after.search(query, 6), before.search(query, 6)
+        assert hits.ids.tolist() == was.ids.tolist()
+        assert np.allclose(hits.scores, was.scores, atol=CLOSE)
 
 
 def test_tasks_are_separate(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
@@ -226,8 +226,8 @@ def test_reopened_store_has_all_vectors(store: ShardStore, publish_task: Callabl
     again = ShardStore(store.root, remote=remote)
     (query,) = unit(1, 3)
     assert open_shard_of(again).search(query, 4).ids.tolist() == exact(dict(enumerate(unit(30))), query, 4)
-    found = audit(again)
-    assert (found.problems, found.ids["a"].tolist()) == ([], list(range(30)))
+    report = audit(again)
+    assert (report.problems, report.ids["a"].tolist()) == ([], list(range(30)))
 
 
 @pytest.mark.slow
