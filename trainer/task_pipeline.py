@@ -22,12 +22,12 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_files import (
-    MAX_PROBED_OLDER_TASKS,
-    PROBE_ANCHORS,
-    PROBE_TEXTS,
-    ProbeQueries,
-    write_probes,
+    MAX_TESTED_OLDER_TASKS,
+    SELF_TEST_ANCHORS,
+    SELF_TEST_TEXTS,
+    SelfTest,
     write_release,
+    write_self_test,
 )
 from models.releases.release_state import MeasuredFold, ReleaseState
 from trainer.evaluation.gallery import (
@@ -191,7 +191,7 @@ def index_task(
     report: Callable[[IndexingStage, int], None] = lambda stage, done: None,
     report_alive: Callable[[], None] = lambda: None,
 ) -> WrittenRelease:
-    """Embed each of the task's videos once, and write the release with its probes, and the shard.
+    """Embed each of the task's videos once, and write the release with its self-test queries, and the shard.
 
     Nothing is published yet.
 
@@ -219,7 +219,7 @@ def index_task(
     state = calibrate(encoder, state, MemoryShard(ids, vectors))
     with store.staging() as staged:
         write_release(staged, state, parent=library.parent_release(state))
-        write_probes(staged, _probes(encoder, library, state, ids, vectors))
+        write_self_test(staged, _self_test(encoder, library, state, ids, vectors))
         release = store.adopt_release(staged)
     captions = cache(partial(_gate_queries, encoder, task))
 
@@ -252,11 +252,11 @@ def readable_shards(
             yield position, task.task_id, shard
 
 
-def _probes(
+def _self_test(
     encoder: QueryEncoder, library: Library, state: ReleaseState, ids: Ids, vectors: npt.NDArray[np.float32]
-) -> ProbeQueries:
-    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-MAX_PROBED_OLDER_TASKS:]}
-    return make_probes(
+) -> SelfTest:
+    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-MAX_TESTED_OLDER_TASKS:]}
+    return make_self_test(
         encoder,
         state.tasks[-1].task_id,
         ids,
@@ -346,10 +346,10 @@ def zero_shot_recall(
     return summarize(rank_by_id(texts @ videos.T, ids, truth))
 
 
-def make_probes(
+def make_self_test(
     encoder: QueryEncoder, newest: str, ids: Ids, vectors: Vectors, older: Mapping[str, ShardVectors]
-) -> ProbeQueries:
-    """Search with all probe texts in the newest task, and with one in each of the latest older tasks.
+) -> SelfTest:
+    """Search with all self-test texts in the newest task, and with one in each of the latest older tasks.
 
     This costs one scan of the new vectors, and reads a few rows of each older shard.
 
@@ -359,23 +359,24 @@ def make_probes(
         older: Shards of earlier tasks by ID, oldest first.
     """
     mode = encoder.modes[-1]
-    queries = encoder.encode(PROBE_TEXTS, [newest], mode)[:, 0]
+    queries = encoder.encode(SELF_TEST_TEXTS, [newest], mode)[:, 0]
     scores = queries @ vectors.T
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :PROBE_ANCHORS]
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :SELF_TEST_ANCHORS]
     results = [(ids[rows], scores[i, rows]) for i, rows in enumerate(best)]
-    texts, tasks = list(PROBE_TEXTS), [newest] * len(PROBE_TEXTS)
-    latest = list(older)[-MAX_PROBED_OLDER_TASKS:]
+    texts, tasks = list(SELF_TEST_TEXTS), [newest] * len(SELF_TEST_TEXTS)
+    latest = list(older)[-MAX_TESTED_OLDER_TASKS:]
     if latest:
-        older_queries = encoder.encode(PROBE_TEXTS[:1], latest, mode)[0]
+        older_queries = encoder.encode(SELF_TEST_TEXTS[:1], latest, mode)[0]
         queries = np.concatenate([queries, older_queries])
-        texts, tasks = [*texts, *PROBE_TEXTS[:1] * len(latest)], [*tasks, *latest]
+        texts, tasks = [*texts, *SELF_TEST_TEXTS[:1] * len(latest)], [*tasks, *latest]
         for task, query in zip(latest, older_queries, strict=True):
             shard_ids = older[task].ids
-            anchors = shard_ids[np.unique(np.linspace(0, len(shard_ids) - 1, PROBE_ANCHORS).astype(np.int64))]
+            rows = np.linspace(0, len(shard_ids) - 1, SELF_TEST_ANCHORS).astype(np.int64)
+            anchors = shard_ids[np.unique(rows)]
             results.append((anchors, older[task].vectors(anchors) @ query))
-    anchor_ids = np.full((len(results), PROBE_ANCHORS), -1, np.int64)
-    anchor_scores = np.zeros((len(results), PROBE_ANCHORS), np.float32)
+    anchor_ids = np.full((len(results), SELF_TEST_ANCHORS), -1, np.int64)
+    anchor_scores = np.zeros((len(results), SELF_TEST_ANCHORS), np.float32)
     for row, (anchors, cosines) in enumerate(results):
         anchor_ids[row, : len(anchors)] = anchors
         anchor_scores[row, : len(anchors)] = cosines
-    return ProbeQueries(mode, texts, tasks, queries.astype(np.float16), anchor_ids, anchor_scores)
+    return SelfTest(mode, texts, tasks, queries.astype(np.float16), anchor_ids, anchor_scores)

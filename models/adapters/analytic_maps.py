@@ -383,8 +383,8 @@ class AnalyticMapSet:
 
     def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
         """Move this new set to a storage of its own, and add tasks."""
-        own = [self.map(position) for position in range(self._count)]
-        every = [*own, *maps]
+        copies = [self.map(position) for position in range(self._count)]
+        every = [*copies, *maps]
         rows = sum(len(query_map.tokens) for query_map in every if query_map is not None)
         self._storage = _Storage(self.layout, len(every), rows, self._precision(maps))
         self._first = self._count = 0

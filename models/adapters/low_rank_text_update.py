@@ -210,10 +210,10 @@ class TextUpdate(nn.Module):
         )
 
     @torch.no_grad()
-    def reset_other_words(self, kept: Tensor) -> None:
-        """Reset the embedding changes of all tokens except ``kept``."""
+    def reset_other_words(self, tokens: Tensor) -> None:
+        """Reset the embedding changes of all tokens except ``tokens``."""
         words = torch.zeros_like(self.words)
-        words[kept] = self.words[kept]
+        words[tokens] = self.words[tokens]
         self.words.copy_(words)
 
     def tensors(self) -> dict[str, Tensor]:

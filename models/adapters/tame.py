@@ -138,8 +138,8 @@ class TameCondition:
             noise = self.weights.layers[layer].noise[:, projections].transpose(0, 1)
             deviation = F.softplus(routed @ noise.transpose(-1, -2)) + _NOISE_FLOOR
             logits = logits + torch.randn_like(logits) * deviation
-        kept, experts = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1)
-        routed_gates = torch.zeros_like(logits).scatter(-1, experts, kept.softmax(dim=-1))
+        best, experts = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1)
+        routed_gates = torch.zeros_like(logits).scatter(-1, experts, best.softmax(dim=-1))
         expert = self.experts
         fixed = F.one_hot(expert.clamp(min=0), logits.shape[-1]) * (expert != NO_EXPERT).unsqueeze(-1)
         is_routed = (expert == ROUTED)[None, :, None, None]

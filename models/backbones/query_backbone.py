@@ -99,16 +99,16 @@ class QueryBackbone(ABC):
     ) -> Vectors:
         keys = [text.tobytes() for text in texts]
         with self._caches.lock:
-            found = {key: cache[key] for key in keys if key in cache}
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+            cached = {key: cache[key] for key in keys if key in cache}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in cached}
         if missing:
             # Without a copy, a row would keep its whole batch in memory.
             vectors = [vector.copy() for vector in encode(list(missing.values()))]
             encoded = dict(zip(missing, vectors, strict=True))
             with self._caches.lock:
                 cache.update(encoded)
-            found |= encoded
-        return np.array([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
+            cached |= encoded
+        return np.array([cached[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
 
 
 _threads: int | None = None  # that torch uses, in a process that may import it later or never

@@ -52,9 +52,9 @@ class TameQueryEncoder(AdaptedQueryEncoder):
             prototype, expert, weights = self._tame.prototypes[position], NO_EXPERT, None
             changed: TextUpdateSet | None = None
             if isinstance(previous, TameQueryEncoder) and task in inputs.unchanged_tasks:
-                kept, place = previous._pinned, previous._position[task]
-                prototype, expert = kept.prototypes[place], int(kept.experts[place])
-                weights = kept.weights.select_set(previous._sets[place]) if expert != NO_EXPERT else None
+                reused, place = previous._pinned, previous._position[task]
+                prototype, expert = reused.prototypes[place], int(reused.experts[place])
+                weights = reused.weights.select_set(previous._sets[place]) if expert != NO_EXPERT else None
                 if previous._pinned_words is not None:
                     changed = previous._pinned_words.part(place, place + 1)
             elif (state := inputs.pinned_release(task)).kind != FROZEN_FAMILY.kind:

@@ -78,10 +78,10 @@ class AnalyticQueryEncoder(QueryEncoder):
         self._newest = AnalyticMapSet(self._layout, self._texts.vocabulary, [self._load(release)])
         # The maps of the first tasks that both have in common are shared with the previous encoder, not copied.
         first = self._count_shared(inputs) if reused else 0
-        kept = reused._pinned if reused else AnalyticMapSet(self._layout, self._texts.vocabulary)
-        self._pinned = kept.part(0, first).extended(
+        maps = reused._pinned if reused else AnalyticMapSet(self._layout, self._texts.vocabulary)
+        self._pinned = maps.part(0, first).extended(
             [
-                kept.map(reused._position[task])
+                maps.map(reused._position[task])
                 if reused and task in inputs.unchanged_tasks
                 else self._load(inputs.pinned_release(task))
                 for task in self.tasks[first:]

@@ -1,1 +1,1 @@
-"""Releases: their state in memory, files, lineage and probe queries."""
+"""Releases: their state in memory, files, lineage and self-test queries."""

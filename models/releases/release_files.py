@@ -4,7 +4,7 @@ A release holds everything learned up to a task: adapters or a whole tower, prot
 task the fingerprint of the encoder that made its shard. It stores only the tasks and routing profiles that it adds; the
 others are in its ancestors.
 
-A reader must reproduce the *probe queries* before it serves the release. Checksums verify the files; probe queries
+A reader must reproduce the *self-test queries* before it serves the release. Checksums verify the files; these queries
 verify that the reader encodes the same query vectors from them as the worker that wrote them: they detect other library
 versions, another kernel, or weights that are left out. The texts are constants, since a release is immutable, and
 deleting a video must delete its captions.
@@ -55,12 +55,12 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
     earlier = parent.tasks if parent else 0
     if parent is not None and len(state.tasks) <= earlier:
         raise ValueError(f"a release of {len(state.tasks)} tasks adds nothing to a parent of {earlier}")
-    own = state.profiles.part(earlier, len(state.profiles))
+    new = state.profiles.part(earlier, len(state.profiles))
     profiles: dict[str, Array] = {
-        "tokens": own.tokens.astype(np.int32),
-        "values": own.values.astype(np.float16),
-        "ends": own.ends.astype(np.int64),
-        "vocabulary": np.array(own.vocabulary),
+        "tokens": new.tokens.astype(np.int32),
+        "values": new.values.astype(np.float16),
+        "ends": new.ends.astype(np.int64),
+        "vocabulary": np.array(new.vocabulary),
     }
     save_file(profiles, folder / _ROUTING)
     # safetensors writes an array's memory as it is, so an array in another order would come out transposed.
@@ -240,10 +240,10 @@ def _reading(release: str, file: str) -> Iterator[None]:
         raise ReleaseError(f"release {release}: {file} cannot be read ({error})") from error
 
 
-PROBE_FILE = "probes.safetensors"
-PROBE_ANCHORS = 5  # stored vectors that each probe query is scored against
-MAX_PROBED_OLDER_TASKS = 24  # tasks that are probed besides the newest one
-PROBE_TEXTS = (
+_SELF_TEST = "probes.safetensors"
+SELF_TEST_ANCHORS = 5  # stored vectors that each self-test query is scored against
+MAX_TESTED_OLDER_TASKS = 24  # tasks that are tested besides the newest one
+SELF_TEST_TEXTS = (
     "a person walks along a street",
     "someone cooks in a kitchen",
     "an animal runs across a field",
@@ -256,14 +256,14 @@ PROBE_TEXTS = (
 
 
 @dataclass(frozen=True)
-class ProbeQueries:
+class SelfTest:
     """P pairs of a text and a task, with the vectors and scores that the release's writer computed.
 
     Attributes:
         vectors: Query vectors, ``float16 [P, dim]``.
-        ids: IDs of vectors stored for the task, ``int64 [P, PROBE_ANCHORS]``; −1 if it has fewer. For the release's
+        ids: IDs of vectors stored for the task, ``int64 [P, SELF_TEST_ANCHORS]``; −1 if it has fewer. For the release's
             newest task they are the nearest vectors, best first.
-        scores: Inner products between these vectors and the query vector, ``float32 [P, PROBE_ANCHORS]``.
+        scores: Inner products between these vectors and the query vector, ``float32 [P, SELF_TEST_ANCHORS]``.
     """
 
     mode: str
@@ -277,28 +277,28 @@ class ProbeQueries:
         return len(self.texts)
 
 
-def write_probes(folder: Path, probes: ProbeQueries) -> None:
-    """Write probe queries into a release's folder. The caller makes them durable."""
-    header = json.dumps({"mode": probes.mode, "texts": probes.texts, "tasks": probes.tasks})
-    arrays: dict[str, Array] = {"vectors": probes.vectors, "ids": probes.ids, "scores": probes.scores}
-    save_file(arrays, folder / PROBE_FILE, metadata={"probes": header})
+def write_self_test(folder: Path, queries: SelfTest) -> None:
+    """Write self-test queries into a release's folder. The caller makes them durable."""
+    header = json.dumps({"mode": queries.mode, "texts": queries.texts, "tasks": queries.tasks})
+    arrays: dict[str, Array] = {"vectors": queries.vectors, "ids": queries.ids, "scores": queries.scores}
+    save_file(arrays, folder / _SELF_TEST, metadata={"probes": header})
 
 
-def read_probes(folder: Path) -> ProbeQueries | None:
-    """Read a release's probe queries; None if it has none.
+def read_self_test(folder: Path) -> SelfTest | None:
+    """Read a release's self-test queries; None if it has none.
 
     Raises:
         ReleaseError: The file exists but is invalid.
     """
-    if not (folder / PROBE_FILE).exists():
+    if not (folder / _SELF_TEST).exists():
         return None
-    with _reading(folder.name[:12], PROBE_FILE), safe_open(folder / PROBE_FILE, framework="numpy") as file:
+    with _reading(folder.name[:12], _SELF_TEST), safe_open(folder / _SELF_TEST, framework="numpy") as file:
         header = json.loads(file.metadata()["probes"])
         vectors, ids, scores = (file.get_tensor(name) for name in ("vectors", "ids", "scores"))
-        probes = ProbeQueries(
+        self_test = SelfTest(
             header["mode"], list(header["texts"]), list(header["tasks"]), vectors, ids, scores
         )
-    lengths = {len(probes.texts), len(probes.tasks), len(vectors), len(ids), len(scores)}
-    if lengths != {len(probes)} or vectors.ndim != 2 or ids.ndim != 2 or ids.shape != scores.shape:
-        raise ReleaseError(f"release {folder.name[:12]}: the arrays in {PROBE_FILE} have inconsistent shapes")
-    return probes
+    lengths = {len(self_test.texts), len(self_test.tasks), len(vectors), len(ids), len(scores)}
+    if lengths != {len(self_test)} or vectors.ndim != 2 or ids.ndim != 2 or ids.shape != scores.shape:
+        raise ReleaseError(f"release {folder.name[:12]}: the arrays in {_SELF_TEST} have inconsistent shapes")
+    return self_test

@@ -157,8 +157,8 @@ class MeasuredFold:
 
     def has_caption(self, video: int, caption: str) -> bool:
         """Check whether the fold contains a video with this caption, which may have been edited since."""
-        found = self.captions[self.videos == video]
-        return bool(len(found)) and found[0] == caption_digest(caption)
+        digests = self.captions[self.videos == video]
+        return bool(len(digests)) and digests[0] == caption_digest(caption)
 
 
 def caption_digest(caption: str) -> int:

@@ -66,7 +66,7 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
         profiles: ``[T, V]``, see :func:`~models.routing.routing_profiles.token_profile`.
     """
     scores = presence @ profiles.T
-    fill_silent(scores, silent_tasks(profiles))
+    fill_uncaptioned(scores, captioned_tasks(profiles))
     return log_probabilities(scores)
 
 
@@ -84,7 +84,7 @@ class Router:
         order = np.argsort(profiles.tokens, kind="stable")
         self._tasks, self._values = profiles.rows[order], profiles.values[order]
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
-        self._silent = profiles.silent
+        self._has_captions = profiles.has_captions
 
     def evidence(self, words: Floats, tasks: npt.NDArray[np.int64], captions: Floats | None = None) -> Floats:
         """Combine one text's evidence for some tasks, in nats, ``[len(tasks)]``; see :func:`log_probabilities`.
@@ -95,7 +95,7 @@ class Router:
             captions: Evidence of their captions for the text, in nats, ``[len(tasks)]``.
         """
         scores = np.array(words if captions is None else words + captions, np.float32)
-        fill_silent(scores[None], self._silent[tasks])
+        fill_uncaptioned(scores[None], self._has_captions[tasks])
         return scores
 
     def bounded_evidence(
@@ -114,17 +114,17 @@ class Router:
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """Sum the profile values of a text's distinct tokens for some tasks, in nats, ``[len(tasks)]``."""
         entries = self._entries(tokens)
-        sums = np.bincount(self._tasks[entries], self._values[entries], len(self._silent))
+        sums = np.bincount(self._tasks[entries], self._values[entries], len(self._has_captions))
         return np.asarray(sums[tasks], np.float32)
 
     def coverage(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """Compute the share of a text's distinct tokens that each task's captions contain, ``[len(tasks)]``."""
-        known = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._silent))
-        return np.asarray(known[tasks] / max(1, len(tokens)), np.float32)
+        counts = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._has_captions))
+        return np.asarray(counts[tasks] / max(1, len(tokens)), np.float32)
 
-    def silent(self, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Check which tasks are silent (have no captions), ``[len(tasks)]``."""
-        return np.asarray(self._silent[tasks])
+    def has_captions(self, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Check which tasks have captions, ``[len(tasks)]``."""
+        return np.asarray(self._has_captions[tasks])
 
     def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Find the positions of the tokens' profile entries."""
@@ -132,20 +132,20 @@ class Router:
         return np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
 
 
-def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
-    """Check which tasks of dense profiles ``[T, V]`` are silent (have no captions), ``[T]``."""
-    return np.asarray(~profiles.any(axis=1), np.bool_).reshape(-1)
+def captioned_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
+    """Check which tasks of dense profiles ``[T, V]`` have captions, ``[T]``."""
+    return np.asarray(profiles.any(axis=1), np.bool_).reshape(-1)
 
 
-def fill_silent(scores: npt.NDArray[np.floating], silent: npt.NDArray[np.bool_]) -> None:
-    """Give silent tasks, in place, the score of the likeliest other task.
+def fill_uncaptioned(scores: npt.NDArray[np.floating], has_captions: npt.NDArray[np.bool_]) -> None:
+    """Give tasks without captions, in place, the score of the likeliest other task.
 
     Args:
         scores: Scores of texts and tasks, ``[n, T]``.
-        silent: Whether each task is silent, ``[T]``.
+        has_captions: Whether each task has captions, ``[T]``.
     """
-    if silent.any() and not silent.all():
-        scores[:, silent] = scores[:, ~silent].max(axis=1, keepdims=True)
+    if has_captions.any() and not has_captions.all():
+        scores[:, ~has_captions] = scores[:, has_captions].max(axis=1, keepdims=True)
 
 
 class TextEvidence(NamedTuple):
@@ -185,7 +185,7 @@ def route_text(
         words,
         captions,
         coverage=router.coverage(distinct, positions),
-        silent=router.silent(positions),
+        has_captions=router.has_captions(positions),
         tokens=len(distinct),
     )
     weights = log_probabilities(router.evidence(words, positions, captions))
@@ -196,7 +196,7 @@ def summarize_evidence(
     words: npt.NDArray[np.floating],
     captions: npt.NDArray[np.floating] | None,
     coverage: npt.NDArray[np.floating],
-    silent: npt.NDArray[np.bool_],
+    has_captions: npt.NDArray[np.bool_],
     tokens: int,
 ) -> TextEvidence:
     """Summarize the evidence that a text gives for T ≥ 1 tasks.
@@ -205,19 +205,19 @@ def summarize_evidence(
         words: Evidence of the words, in nats, ``[T]``.
         captions: Evidence of the captions, in nats, ``[T]``.
         coverage: Share of the text's distinct tokens that each task's captions contain, ``[T]``.
-        silent: Whether each task is silent (has no captions and so no evidence of its own), ``[T]``.
+        has_captions: Whether each task has captions, and so evidence of its own, ``[T]``.
         tokens: Number of distinct tokens of the text.
     """
     total = np.array(words if captions is None else words + captions, np.float64)
-    fill_silent(total[None], silent)
-    if silent.all() or not tokens:
+    fill_uncaptioned(total[None], has_captions)
+    if not has_captions.any() or not tokens:
         return TextEvidence(
             float(total.max()) / tokens if tokens else 0.0, float(log_probabilities(total).max())
         )
     return TextEvidence(
         familiarity=float(total.max()) / tokens,
         log_weight=float(log_probabilities(total).max()),
-        words=float(words[~silent].max()) / tokens,
-        captions=0.0 if captions is None else float(captions[~silent].max()),
-        coverage=float(coverage[~silent].max()),
+        words=float(words[has_captions].max()) / tokens,
+        captions=0.0 if captions is None else float(captions[has_captions].max()),
+        coverage=float(coverage[has_captions].max()),
     )

@@ -51,8 +51,8 @@ def profile_values(
         vocabulary: Vocabulary size V.
         factor: Factor of the logarithms.
     """
-    lifts = vocabulary * counts.astype(np.float32) / np.float32(max(float(total), 1.0))
-    logarithms = _rounded(np.log1p(lifts))
+    ratios = vocabulary * counts.astype(np.float32) / np.float32(max(float(total), 1.0))
+    logarithms = _rounded(np.log1p(ratios))
     return _rounded(logarithms * np.float32(factor))
 
 
@@ -134,9 +134,9 @@ class RoutingProfiles:
         return np.repeat(np.arange(len(self)), np.diff(self.ends, prepend=0))
 
     @property
-    def silent(self) -> npt.NDArray[np.bool_]:
-        """Whether each task is silent (has no entries), ``[T]``."""
-        return np.asarray(np.diff(self.ends, prepend=0) == 0)
+    def has_captions(self) -> npt.NDArray[np.bool_]:
+        """Whether each task has entries, as every task with captions does, ``[T]``."""
+        return np.asarray(np.diff(self.ends, prepend=0) > 0)
 
     def part(self, start: int, stop: int) -> RoutingProfiles:
         """Select the tasks ``start`` to ``stop - 1``."""
@@ -164,6 +164,6 @@ class RoutingProfiles:
         starts = self.ends - np.diff(self.ends, prepend=0)
         rows = np.zeros((len(chosen), self.vocabulary), np.float32)
         for row, task in zip(rows, chosen, strict=True):
-            own = slice(starts[task], self.ends[task])
-            row[self.tokens[own]] = self.values[own]
+            entries = slice(starts[task], self.ends[task])
+            row[self.tokens[entries]] = self.values[entries]
         return rows

@@ -27,7 +27,7 @@ _GRID = np.exp(np.linspace(np.log(0.5), np.log(500), 400))  # β, in nats per co
 
 @dataclass(frozen=True)
 class VisualScore:
-    """Conversion of cosines to nats.
+    """Conversion of cosines to log-odds.
 
     Attributes:
         weight: Nats per cosine, positive.
@@ -44,13 +44,13 @@ class VisualScore:
         if not (self.weight > 0 and np.isfinite([self.weight, self.neutral]).all()):
             raise ValueError(f"a visual score with weight {self.weight} and neutral cosine {self.neutral}")
 
-    def nats(self, cosines: _Number) -> _Number:
-        """Convert cosines to nats, in their precision."""
+    def log_odds(self, cosines: _Number) -> _Number:
+        """Convert cosines to log-odds, in their precision."""
         return (cosines - self.neutral) * self.weight
 
-    def cosines(self, nats: _Number) -> _Number:
-        """Invert :meth:`nats`."""
-        return nats / self.weight + self.neutral
+    def cosines(self, log_odds: _Number) -> _Number:
+        """Invert :meth:`log_odds`."""
+        return log_odds / self.weight + self.neutral
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
@@ -72,12 +72,12 @@ def fit_visual_score(described: Sequence[float], others: Sequence[Floats]) -> Vi
         described: Cosine of the described video, for each caption.
         others: Cosines of some other videos. As the described one, they were not learned with their captions.
     """
-    pairs = [(own, rest) for own, rest in zip(described, others, strict=True) if len(rest)]
+    pairs = [(cosine, rest) for cosine, rest in zip(described, others, strict=True) if len(rest)]
     if not pairs:
         return None
     prior = np.log(DEFAULT_VISUAL_SCORE.weight / _SHARE)
     loss = 0.5 * ((np.log(_GRID) - prior) / _DEVIATION) ** 2
-    for own, rest in pairs:
-        loss = loss + np.logaddexp.reduce(np.outer(_GRID, np.append(rest, own) - own), axis=1)
+    for cosine, rest in pairs:
+        loss = loss + np.logaddexp.reduce(np.outer(_GRID, np.append(rest, cosine) - cosine), axis=1)
     weight = _SHARE * float(_GRID[loss.argmin()])
     return VisualScore(weight, float(np.mean([np.mean(rest) for _, rest in pairs])))

@@ -116,10 +116,10 @@ def explain_result(
         mode=search.mode,
         rank=1 + ranked.index(vector_id) if is_ranked else None,
         depth=request.query.k,
-        score=visual.nats(cosine) + bonus + words,
+        score=visual.log_odds(cosine) + bonus + words,
         cosine=cosine,
         video_cosine=video_cosine,
-        visual_term=visual.nats(cosine),
+        visual_term=visual.log_odds(cosine),
         visual_weight=visual.weight,
         neutral_cosine=visual.neutral,
         is_fitted=snapshot.has_fitted_visual_score,
@@ -262,7 +262,7 @@ def _outcome(
         hits = [hit for hit in hits if hit.id != caption.vector_id]
         video = np.array([caption.vector_id])
         cosine = float(fold.query_vectors(video)[0] @ fold.video_vectors(video)[0])
-        score = search.snapshot.visual_score.nats(cosine) + planner.bonus(task_id)
+        score = search.snapshot.visual_score.log_odds(cosine) + planner.bonus(task_id)
         hits = sorted([*hits, Hit(task_id, caption.vector_id, score)], key=planner.rank_key)
     hits = hits[:depth]
     rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from index.arrays import Floats, Ids, Vectors, batches
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
-from models.routing.router import fill_silent, log_probabilities, silent_tasks, summarize_evidence
+from models.routing.router import captioned_tasks, fill_uncaptioned, log_probabilities, summarize_evidence
 from trainer.evaluation.gallery import Encoder, ShardVectors
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
@@ -126,10 +126,10 @@ def label_results(
     if not texts or not tasks:
         return
     evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
-    silent = silent_tasks(profiles)
+    has_captions = captioned_tasks(profiles)
     total = evidence.total()
     filled = total.copy()
-    fill_silent(filled, silent)
+    fill_uncaptioned(filled, has_captions)
     is_scored = np.zeros(filled.shape, np.bool_)
     likeliest = np.argsort(-filled, axis=1, kind="stable")[:, : _OTHER_TASKS + 1]
     np.put_along_axis(is_scored, likeliest, True, axis=1)
@@ -159,12 +159,12 @@ def label_results(
                 evidence.words[number, positions],
                 other,
                 evidence.coverage[number, positions],
-                silent[positions],
+                has_captions[positions],
                 int(evidence.tokens[number]),
             )
             nats = total[number, positions]
             # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
-            fill_silent(nats[None], silent[positions])
+            fill_uncaptioned(nats[None], has_captions[positions])
             lifts = dict(zip(positions.tolist(), (prior * log_probabilities(nats)).tolist(), strict=True))
             found = {t: nearest[t][number] for t in lifts if is_scored[number, t]}
             scores = np.concatenate([near.cosines + lifts[t] for t, near in found.items()])

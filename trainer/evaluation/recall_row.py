@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from index.arrays import Floats, Ids, Vectors, batches
 from models.routing import DEFAULT_PRIOR
-from models.routing.router import can_reach_score, fill_silent, silent_tasks
+from models.routing.router import can_reach_score, captioned_tasks, fill_uncaptioned
 from trainer.evaluation.gallery import (
     TIE_TOLERANCE,
     Encoder,
@@ -121,7 +121,7 @@ def evaluate_row(
         EvaluationError: A score is not finite.
     """
     tasks = build_evaluation_tasks(encoder, galleries, profiles)
-    silent = silent_tasks(profiles)
+    has_captions = captioned_tasks(profiles)
     ranks_by_task = rank_queries(encoder, tasks, prior, report=report)
     figures = {}
     for position, (task, ranks) in enumerate(zip(tasks, ranks_by_task, strict=True)):
@@ -131,7 +131,7 @@ def evaluate_row(
                 recalls=recalls,
                 first_hits={name: np.packbits(each <= 1).tobytes() for name, each in ranks.items()},
                 query_set=_digest_queries(task.gallery),
-                routing=_routing_accuracy(task.evidence, position, silent),
+                routing=_routing_accuracy(task.evidence, position, has_captions),
             )
     return RecallRow(encoder.modes[-1], figures)
 
@@ -268,17 +268,17 @@ def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], pr
     other = encoder.routing_evidence(encoder.tokenize(queries), names)
     if other is not None:
         scores += other
-    fill_silent(scores, silent_tasks(profiles))
+    fill_uncaptioned(scores, captioned_tasks(profiles))
     return scores
 
 
-def _routing_accuracy(evidence: Floats, own: int, silent: npt.NDArray[np.bool_]) -> float:
+def _routing_accuracy(evidence: Floats, own: int, has_captions: npt.NDArray[np.bool_]) -> float:
     """Compute the share of queries whose own task has the most evidence ``[Q, T]`` among the tasks with captions.
 
     A tie counts as a miss. A task without captions takes the evidence of the likeliest other task, which it would tie
     with.
     """
-    rivals = np.flatnonzero(~silent | (np.arange(len(silent)) == own))
+    rivals = np.flatnonzero(has_captions | (np.arange(len(has_captions)) == own))
     ranks = rank_by_id(evidence[:, rivals], rivals.tolist(), [own] * len(evidence))
     return recall_at(ranks, 1)
 

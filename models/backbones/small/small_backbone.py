@@ -277,12 +277,12 @@ class SmallBackbone(BertBackbone):
         }
 
     def _load(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        own = {
+        frozen = {
             name: t
             for name, t in module.state_dict().items()
             if name.removeprefix("visual.").startswith(_NETWORK)
         }
-        super()._load(module, {**own, **tensors})
+        super()._load(module, {**frozen, **tensors})
 
     def _feature_maps(self, frames: Tensor) -> Tensor:
         """Compute feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""

@@ -196,7 +196,7 @@ class SearchSnapshot:
 
     @property
     def visual_score(self) -> VisualScore:
-        """Conversion of cosines to nats."""
+        """Conversion of cosines to log-odds."""
         fitted = self.release_confidence and self.release_confidence.visual  # appends change no score
         return fitted or DEFAULT_VISUAL_SCORE
 

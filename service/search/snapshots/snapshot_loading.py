@@ -1,4 +1,4 @@
-"""Load snapshots: read their releases, encode a first query, and check how each release answers its probe queries."""
+"""Load snapshots: read their releases, encode a first query, and check how each release passes its self-test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from index.vector_ids import FIRST_MOMENT_ID
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
 from models.errors import ModelError, ReleaseError
-from models.releases.release_files import LINEAGE_FILES, ProbeQueries, read_lineage, read_probes
+from models.releases.release_files import LINEAGE_FILES, SelfTest, read_lineage, read_self_test
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask, TaskLineage
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
@@ -34,8 +34,8 @@ Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 # Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32 or
 # half-precision storage differs by about 0.001, a twelve-block text tower in bfloat16 by about 0.02, a compiled one,
 # which rounds weights, by about 0.03, and another task's maps by 0.15 and more.
-PROBE_TOLERANCE = 0.1
-MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a few of its rows are read
+SELF_TEST_TOLERANCE = 0.1
+MAX_SCANNED_ROWS = 10**6  # of a larger shard, a self-test reads only a few rows
 _WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
 
 
@@ -46,7 +46,7 @@ def load_snapshot(
     *,
     other: SearchSnapshot | None = None,
 ) -> SearchSnapshot:
-    """Read the releases of an index snapshot, encode a first query, and check the release's probes.
+    """Read the releases of an index snapshot, encode a first query, and check the release's self-test queries.
 
     Shards never change, so an index snapshot can also be searched with an earlier release; the snapshot then contains
     the tasks that this release had learned. Shards that are broken, made by another encoder, or pinned to a broken
@@ -110,7 +110,7 @@ def load_snapshot(
             raise ReleaseError(
                 f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
             )
-    check_probes(folder, release_id, query_vectors, shards, encoder.modes)
+    check_self_test(folder, release_id, query_vectors, shards, encoder.modes)
     return SearchSnapshot(
         index_snapshot=index_snapshot,
         backbone=backbone,
@@ -264,59 +264,59 @@ def pinned_query_releases(
     return PinnedReleases([task.task_id for task in release.tasks], read)
 
 
-# -- probes -----------------------------------------------------------------------------------------------------
+# -- self-test queries ---------------------------------------------------------------------------------------------
 
 
-def check_probes(
+def check_self_test(
     folder: Path, release: str, encode: Encode, shards: Mapping[str, SearchableShard], modes: Sequence[str]
 ) -> None:
-    """Compare a release's answers to its probe queries with those recorded when it was learned.
+    """Compare a release's answers to its self-test queries with those recorded when it was learned.
 
     Encodes one batch of short texts and searches only the newest shard. Tasks without a served shard and deleted
-    vectors are skipped, and a release without probes is accepted.
+    vectors are skipped, and a release without such queries is accepted.
 
     Args:
         encode: Computes the query vector ``float32 [dim]`` of each (text, mode, task).
         modes: Query modes that the release offers.
 
     Raises:
-        ReleaseError: An answer differs by more than :data:`PROBE_TOLERANCE`; names the release, probe and difference.
+        ReleaseError: An answer differs by more than :data:`SELF_TEST_TOLERANCE`; names release, query and difference.
     """
-    probes = read_probes(folder)
-    if probes is None:
+    self_test = read_self_test(folder)
+    if self_test is None:
         return
-    if probes.mode not in modes:
+    if self_test.mode not in modes:
         raise ReleaseError(
-            f"release {release[:12]} has probes for mode {probes.mode!r}, which it does not offer"
+            f"release {release[:12]} has probes for mode {self_test.mode!r}, which it does not offer"
         )
-    rows = [row for row, task in enumerate(probes.tasks) if task in shards]
-    vectors = encode([(probes.texts[row], probes.mode, probes.tasks[row]) for row in rows])
+    rows = [row for row, task in enumerate(self_test.tasks) if task in shards]
+    vectors = encode([(self_test.texts[row], self_test.mode, self_test.tasks[row]) for row in rows])
     for row, vector in zip(rows, vectors, strict=True):
-        task, expected = probes.tasks[row], probes.vectors[row].astype(np.float32)
-        is_newest = task == probes.tasks[0]
+        task, expected = self_test.tasks[row], self_test.vectors[row].astype(np.float32)
+        is_newest = task == self_test.tasks[0]
         try:
-            difference = _score_difference(probes, row, vector, shards[task], is_newest)
+            difference = _score_difference(self_test, row, vector, shards[task], is_newest)
             is_comparable = vector.shape == expected.shape
             difference = max(
                 float(np.linalg.norm(vector - expected)) if is_comparable else np.inf, difference
             )
         except ShardStoreError:  # the shard is broken, not the release; a search sets the shard aside
             continue
-        if not difference <= PROBE_TOLERANCE:
+        if not difference <= SELF_TEST_TOLERANCE:
             raise ReleaseError(
                 f"release {release[:12]} doesn't answer as it did when it was learned: probe {row} "
-                f"({probes.texts[row]!r} in task {task}, mode {probes.mode}) differs by "
-                f"{difference:.3f}, and {PROBE_TOLERANCE} is allowed; compare versions and precision of "
+                f"({self_test.texts[row]!r} in task {task}, mode {self_test.mode}) differs by "
+                f"{difference:.3f}, and {SELF_TEST_TOLERANCE} is allowed; compare versions and precision of "
                 "worker and server, or learn the task again"
             )
 
 
 def _score_difference(
-    probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
+    self_test: SelfTest, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
 ) -> float:
-    """Find the largest score difference over a probe's recorded vectors and, if searched, its ranks."""
-    has_vector = probes.ids[row] >= 0
-    ids, expected = probes.ids[row][has_vector], probes.scores[row][has_vector]
+    """Find the largest score difference over a query's recorded vectors and, if searched, its ranks."""
+    has_vector = self_test.ids[row] >= 0
+    ids, expected = self_test.ids[row][has_vector], self_test.scores[row][has_vector]
     try:
         stored = shard.vectors(ids)
     except ShardMissing:

@@ -261,7 +261,9 @@ def find_best_moments(
         ids = moments.ids[rows]
         (scanned,) = snapshot.scan([ShardScan(task, search.query_vectors[task], len(ids), ids, group=None)])
         videos = video_ids_of(scanned.ids)
-        scores = snapshot.visual_score.nats(scanned.scores) + np.float32(search.planner.prior_bonuses[task])
+        scores = snapshot.visual_score.log_odds(scanned.scores) + np.float32(
+            search.planner.prior_bonuses[task]
+        )
         scores = scores + search.words.log_odds(videos)
         for moment, video, score in zip(scanned.ids.tolist(), videos.tolist(), scores.tolist(), strict=True):
             best = moments_by_video.setdefault(video, [])

@@ -190,7 +190,7 @@ class RoundPlanner:
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
         bonuses = np.repeat(np.array([self.prior_bonuses[task] for task, _ in parts], np.float32), counts)
         evidence = np.zeros(len(ids), np.float32) if words is None else words(ids)
-        scores = (self._visual.nats(cosines) + evidence) + bonuses
+        scores = (self._visual.log_odds(cosines) + evidence) + bonuses
         highest = float(cosines.max())
         self._highest_cosine = highest if self._highest_cosine is None else max(self._highest_cosine, highest)
         columns = zip(self._pool, (ids, scores, orders, cosines, evidence), strict=True)
@@ -245,7 +245,7 @@ class RoundPlanner:
         if self._uses_likely_bound and self._highest_cosine is not None:
             slack = 0.0 if self._is_full else self._limits.cosine_slack
             cosine = min(cosine, self._highest_cosine + slack)
-        return self._visual.nats(cosine)
+        return self._visual.log_odds(cosine)
 
     def _split_tiers(self, routes: Routes, tasks_in_first_page: int | None) -> list[npt.NDArray[np.int64]]:
         """Split the ranks of the selected tasks into tiers: a tier's hits precede the next one's."""

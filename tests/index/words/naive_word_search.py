@@ -17,15 +17,15 @@ Texts = Mapping[int, Sequence[VideoText]]
 def strength(unit: QueryUnit, text: str) -> float:
     """Compute the strength of a unit in an English text, 0 if it is absent."""
     words = analyze_text(text)
-    places = list(zip(words.positions, words.terms, strict=True))
+    numbered = list(zip(words.positions, words.terms, strict=True))
 
     def at(position: int, term: str) -> float:
-        found = [other for place, other in places if place == position]
+        terms = [other for start, other in numbered if start == position]
         stem = stem_words("english", [term])
         return max(
             (
                 1.0 if other == term else 0.9 * (stem_words("english", [other.lstrip("-")]) == stem)
-                for other in found
+                for other in terms
             ),
             default=0,
         )
@@ -48,23 +48,23 @@ def strength(unit: QueryUnit, text: str) -> float:
     if compounds & set(words.terms):
         return 1.0
     apart = any(  # the first part as it is
-        at(start, word[:place]) == 1 and at(start + 1, word[place:])
-        for place in range(1, len(word))
+        at(start, word[:end]) == 1 and at(start + 1, word[end:])
+        for end in range(1, len(word))
         for start in range(0 if compounds else words.length)
     )
-    found = max(anywhere(word), other, 0.9 * apart)
-    return min(found, 0.9) if compounds or {f"-{term}" for term in joined} & set(words.terms) else found
+    best = max(anywhere(word), other, 0.9 * apart)
+    return min(best, 0.9) if compounds or {f"-{term}" for term in joined} & set(words.terms) else best
 
 
 def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, int, int, tuple[float, ...]]]:
     """List video, kind, length and strengths of each text that contains any unit, ascending."""
-    found = []
+    matches = []
     for video, group in texts.items():
         for text in group:
             strengths = tuple(round(strength(unit, text.text), 3) for unit in units)
             if any(strengths):
-                found.append((video, int(text.kind), analyze_text(text.text).length, strengths))
-    return sorted(found)
+                matches.append((video, int(text.kind), analyze_text(text.text).length, strengths))
+    return sorted(matches)
 
 
 def rows(matches: WordMatches) -> list[tuple[int, int, int, tuple[float, ...]]]:

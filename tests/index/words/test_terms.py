@@ -27,16 +27,16 @@ def test_term_is_found_at_its_place(members: set[bytes], other: bytes) -> None:
 @given(term_sets, st.text(st.sampled_from("ab狗"), min_size=1, max_size=10).map(str.encode))
 def test_terms_with_a_prefix_stand_side_by_side(members: set[bytes], prefix: bytes) -> None:
     ordered = sorted(members)
-    found = [ordered[place] for place in TermTable.of(ordered).with_prefix(prefix)]
-    assert found == [term for term in ordered if term.startswith(prefix)]
+    matches = [ordered[index] for index in TermTable.of(ordered).with_prefix(prefix)]
+    assert matches == [term for term in ordered if term.startswith(prefix)]
 
 
 @given(st.lists(term_sets, min_size=1, max_size=4))
 def test_merged_table_is_the_union(groups: list[set[bytes]]) -> None:
-    merged, places = merge_tables([TermTable.of(sorted(group)) for group in groups])
+    merged, mappings = merge_tables([TermTable.of(sorted(group)) for group in groups])
     assert merged.all_bytes() == sorted(set().union(*groups))
-    for group, mapping in zip(groups, places, strict=True):
-        assert [merged.bytes_of(place) for place in mapping.tolist()] == sorted(group)
+    for group, mapping in zip(groups, mappings, strict=True):
+        assert [merged.bytes_of(index) for index in mapping.tolist()] == sorted(group)
 
 
 words = st.text(st.sampled_from("abcd"), min_size=4, max_size=6)

@@ -151,10 +151,10 @@ def test_query_of_many_frequent_words_finds_the_texts_with_its_rarer_words() -> 
     # Each word is in fewer than a twentieth of the texts, and all of them together are in every text.
     index = index_of(*(f"{words[video % 21]} x" for video in range(60_000)))
     matches = index.lookup(parse_query(" ".join(words)))
-    found = np.count_nonzero(matches.strengths, axis=0)
+    counts = np.count_nonzero(matches.strengths, axis=0)
     assert matches.frequencies.sum() == 60_000
-    assert set(found[matches.frequencies == matches.frequencies.min()]) <= {0, matches.frequencies.min()}
-    assert SELECTED_DOCUMENTS / 2 < found.sum() == len(matches.videos) <= SELECTED_DOCUMENTS
+    assert set(counts[matches.frequencies == matches.frequencies.min()]) <= {0, matches.frequencies.min()}
+    assert SELECTED_DOCUMENTS / 2 < counts.sum() == len(matches.videos) <= SELECTED_DOCUMENTS
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,11 @@ def test_video_vectors_follow_the_formula(draw: Callable[..., Floats]) -> None:
     features, projected, weight, offset = draw(5, 32), normalize_rows(draw(5, 16)), draw(32, 14), draw(14)
     vectors = AnalyticVideoMap(weight, offset, np.array(0.3, np.float32))(features, projected, layout)
     assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([1] * 5)
-    for vector, x, own in zip(vectors, features, projected, strict=True):
-        semantic = x @ weight[:, :10] + offset[:10] + 0.3 * own[:10]
+    for vector, x, projection in zip(vectors, features, projected, strict=True):
+        semantic = x @ weight[:, :10] + offset[:10] + 0.3 * projection[:10]
         lexical = x @ weight[:, 10:] + offset[10:]
-        for found, part, share in ((vector[:10], semantic, 0.6), (vector[10:14], lexical, 0.4)):
-            np.testing.assert_allclose(found, math.sqrt(share) * part / np.linalg.norm(part), rtol=1e-4)
+        for actual, part, share in ((vector[:10], semantic, 0.6), (vector[10:14], lexical, 0.4)):
+            np.testing.assert_allclose(actual, math.sqrt(share) * part / np.linalg.norm(part), rtol=1e-4)
         assert np.abs(vector[14:]).max() < 1e-3
 
 

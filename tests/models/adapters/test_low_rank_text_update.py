@@ -32,12 +32,12 @@ def test_deltas_are_scaled_low_rank_products() -> None:
         inputs, output = updates.input_deltas(layer, hidden, end), updates.output_delta(layer, hidden, end)
         for c, part in enumerate(parts):
             for p in range(4):
-                found = (output if p == 3 else inputs[p])[c]
+                deltas = (output if p == 3 else inputs[p])[c]
                 for text in range(4):
                     for place in range(6):
                         x = hidden[c, text, place]
                         expected = 0.5 * part.b[layer, p] @ (part.a[layer, p] @ x)
-                        torch.testing.assert_close(found[text, place], expected)
+                        torch.testing.assert_close(deltas[text, place], expected)
 
 
 def test_embedding_changes_apply_to_their_own_candidate() -> None:
@@ -78,8 +78,8 @@ def test_selected_candidates_equal_their_updates(which: list[int]) -> None:
         for row, place in enumerate(which):
             alone, x = updates.part(place, place + 1), hidden[row : row + 1]
             expected = [*alone.input_deltas(layer, x, end), alone.output_delta(layer, x, end)]
-            found = [*chosen.input_deltas(layer, hidden, end), chosen.output_delta(layer, hidden, end)]
-            for delta, expected_delta in zip(found, expected, strict=True):
+            deltas = [*chosen.input_deltas(layer, hidden, end), chosen.output_delta(layer, hidden, end)]
+            for delta, expected_delta in zip(deltas, expected, strict=True):
                 torch.testing.assert_close(delta[row : row + 1], expected_delta)
 
 
@@ -87,10 +87,10 @@ def test_text_update_tensors_round_trip() -> None:
     update, other = _random_update(1), _random_update(2)
     other.load_tensors(update.tensors())
     assert all(torch.equal(a, b) for a, b in zip(update.parameters(), other.parameters(), strict=True))
-    kept = update.tensors()["tokens"][:2]
-    update.reset_other_words(kept)
-    assert torch.equal(update.tensors()["tokens"], kept)
-    assert torch.equal(update.words[kept], other.words[kept])
+    remaining = update.tensors()["tokens"][:2]
+    update.reset_other_words(remaining)
+    assert torch.equal(update.tensors()["tokens"], remaining)
+    assert torch.equal(update.words[remaining], other.words[remaining])
     with pytest.raises(RuntimeError, match=r"a has shape \(2, 4, 3, 8\), not"):
         TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK + 1, scale=1.0).load_tensors(update.tensors())
 

@@ -25,8 +25,8 @@ from models.backbones.tower_computation import mixed_precision
 from models.backbones.tower_threads import map_in_threads
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.encoders.tower_query_backbone import pack_text_tower
-from models.releases.release_files import PROBE_TEXTS
-from service.search.snapshots.snapshot_loading import PROBE_TOLERANCE
+from models.releases.release_files import SELF_TEST_TEXTS
+from service.search.snapshots.snapshot_loading import SELF_TEST_TOLERANCE
 from tests.random_frames import random_frames
 
 _SENTENCE = "a red dog cooks pasta near two quick cars while the old unbelievable jellyfish sings"
@@ -63,8 +63,8 @@ def test_features_equal_those_of_torch(backbone: Backbone, in_torch: Backbone) -
     frames = random_frames(3, 2, 3, size=224)
     assert backbone.engine.startswith("ONNX Runtime")
     assert in_torch.engine == TORCH
-    found, expected = backbone.video_features(frames), in_torch.video_features(frames)
-    torch.testing.assert_close(found, expected, atol=1e-5 * float(expected.max()), rtol=0)
+    features, expected = backbone.video_features(frames), in_torch.video_features(frames)
+    torch.testing.assert_close(features, expected, atol=1e-5 * float(expected.max()), rtol=0)
     videos = [encode_frames(tower, frames)[0] for tower in (backbone, in_torch)]
     torch.testing.assert_close(*videos, atol=1e-5, rtol=0)
 
@@ -76,22 +76,22 @@ def test_text_vectors_are_those_of_torch_up_to_rounded_weights(
     texts = [" ".join(rng.choice(WORDS, rng.integers(1, 30))) for _ in range(60)]
     texts += ["", "日本語 naïve ﬁ [PAD] [SEP]", "word " * 200]
     ids = backbone.tokenize(texts)
-    found, expected = encode_texts(backbone, ids)[0], encode_texts(in_torch, ids)[0]
-    cosines = (found * expected).sum(dim=-1)
+    vectors, expected = encode_texts(backbone, ids)[0], encode_texts(in_torch, ids)[0]
+    cosines = (vectors * expected).sum(dim=-1)
     assert cosines.min() > 0.99
     assert cosines.median() > 0.999
-    order = (found @ found.T).fill_diagonal_(0), (expected @ expected.T).fill_diagonal_(0)
+    order = (vectors @ vectors.T).fill_diagonal_(0), (expected @ expected.T).fill_diagonal_(0)
     torch.testing.assert_close(*order, atol=0.02, rtol=0)
     alone = torch.cat([encode_texts(backbone, backbone.tokenize([text]))[0] for text in texts])
-    torch.testing.assert_close(found, alone, atol=1e-6, rtol=0)
+    torch.testing.assert_close(vectors, alone, atol=1e-6, rtol=0)
 
 
-def test_rounding_changes_the_answers_to_probes_less_than_they_may(
+def test_rounding_changes_the_answers_to_the_self_test_less_than_they_may(
     backbone: Backbone, in_torch: Backbone
 ) -> None:
-    ids = backbone.tokenize(PROBE_TEXTS)
+    ids = backbone.tokenize(SELF_TEST_TEXTS)
     differences = (encode_texts(backbone, ids)[0] - encode_texts(in_torch, ids)[0]).norm(dim=-1)
-    assert 0 < differences.max() < PROBE_TOLERANCE / 2
+    assert 0 < differences.max() < SELF_TEST_TOLERANCE / 2
 
 
 def test_threads_share_a_batch(
@@ -101,10 +101,10 @@ def test_threads_share_a_batch(
     expected = backbone.text_vectors(ids), backbone.video_features(frames)
     monkeypatch.setattr(compiled_towers, "_BATCH_TOKENS", 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for found, one_by_one in zip(
+    for together, one_by_one in zip(
         (backbone.text_vectors(ids), backbone.video_features(frames)), expected, strict=True
     ):
-        torch.testing.assert_close(found, one_by_one, atol=1e-6, rtol=0)
+        torch.testing.assert_close(together, one_by_one, atol=1e-6, rtol=0)
 
 
 def test_errors_of_other_threads_reach_the_caller() -> None:
@@ -195,8 +195,8 @@ def test_engine_with_other_results_is_not_used(
         return {BertEngine: encode_texts(towers, ids)[0], EfficientNetEngine: towers.video_features(frames)}
 
     with capture_logs() as logs:
-        found = compute_both(backbone)
-    assert torch.equal(found[engine], compute_both(in_torch)[engine])
+        vectors = compute_both(backbone)
+    assert torch.equal(vectors[engine], compute_both(in_torch)[engine])
     assert error in logs[0]["error"]
     assert backbone.engine == TORCH
 

@@ -58,14 +58,14 @@ def test_attention_and_gradients_equal_the_reference(
     dtype: torch.dtype, tolerance: float, causal: bool
 ) -> None:
     leaves = _random_leaves(dtype)
-    found = scaled_dot_product_attention(*leaves, causal=causal)
-    assert found.dtype == dtype
+    output = scaled_dot_product_attention(*leaves, causal=causal)
+    assert output.dtype == dtype
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     expected = _reference(*exact, causal)
-    weights = torch.randn(found.shape)
-    gradients = torch.autograd.grad((found.float() * weights).sum(), leaves)
+    weights = torch.randn(output.shape)
+    gradients = torch.autograd.grad((output.float() * weights).sum(), leaves)
     expected_gradients = torch.autograd.grad((expected * weights).sum(), exact)
-    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=2 * tolerance)
+    torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=2 * tolerance)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(
             gradient.double(), expected_gradient, atol=3 * tolerance, rtol=3 * tolerance
@@ -76,8 +76,8 @@ def test_attention_and_gradients_equal_the_reference(
 def test_causal_attention_of_candidates_equals_that_of_each(dtype: torch.dtype) -> None:
     leaves = [torch.randn(3, 2, HEADS, LENGTH, SIZE).to(dtype) for _ in range(3)]
     with torch.no_grad():
-        found = scaled_dot_product_attention(*leaves, causal=True)
-        for each, *parts in zip(found, *leaves, strict=True):
+        output = scaled_dot_product_attention(*leaves, causal=True)
+        for each, *parts in zip(output, *leaves, strict=True):
             torch.testing.assert_close(each, scaled_dot_product_attention(*parts, causal=True))
 
 
@@ -217,8 +217,8 @@ def test_error_in_the_forward_pass_leaves_the_next_graph_alone(in_parts: bool) -
             run_checkpointed(fail, tokens, device=torch.device("cpu"))
 
     tokens = torch.ones(2, 3, requires_grad=True)
-    with pytest.raises(torch.OutOfMemoryError) as kept:
+    with pytest.raises(torch.OutOfMemoryError) as raised:
         run()
     (gradient,) = torch.autograd.grad(tokens.square().sum(), [tokens])
     assert torch.equal(gradient, 2 * torch.ones(2, 3))
-    assert kept.value.args
+    assert raised.value.args

@@ -195,10 +195,8 @@ def test_padding_changes_neither_vectors_nor_token_presence(backbone: Backbone) 
 def test_tokenizer_is_thread_safe(backbone: Backbone) -> None:
     expected = [backbone.tokenize(["a red circle"] * (n % 5 + 1) + ["a"]) for n in range(100)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(
-            pool.map(lambda n: backbone.tokenize(["a red circle"] * (n % 5 + 1) + ["a"]), range(100))
-        )
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        ids = list(pool.map(lambda n: backbone.tokenize(["a red circle"] * (n % 5 + 1) + ["a"]), range(100)))
+    assert all(torch.equal(a, b) for a, b in zip(ids, expected, strict=True))
 
 
 # -- fingerprint -------------------------------------------------------------------------------------------

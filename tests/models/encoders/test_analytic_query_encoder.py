@@ -67,10 +67,10 @@ def _encode(encoder: QueryEncoder, texts: list[str], tasks: list[str], mode: str
 
 def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[str, ReleaseState]) -> None:
     encoder = open_query_encoder(backbone, releases["t5"], releases)
-    found = _encode(encoder, TEXTS, encoder.tasks)
-    np.testing.assert_allclose(found, encoder.encode(TEXTS, encoder.tasks, "pinned"), atol=1e-6)
+    vectors = _encode(encoder, TEXTS, encoder.tasks)
+    np.testing.assert_allclose(vectors, encoder.encode(TEXTS, encoder.tasks, "pinned"), atol=1e-6)
     frozen = encoder.encode_with_backbone(TEXTS)
-    np.testing.assert_allclose(found[:, 2], frozen, atol=1e-6)
+    np.testing.assert_allclose(vectors[:, 2], frozen, atol=1e-6)
     layout = VectorLayout.for_backbone(backbone, WEIGHT)
     for task in (0, 1, 3, 4, 5):
         tensors = releases[f"t{task}"].tensors
@@ -80,7 +80,7 @@ def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[s
         for row, ids in enumerate(encoder.tokenize(TEXTS)):
             words = np.unique(ids[1:-1])[None]
             expected = reference_vectors(query_map, frozen[row : row + 1], words, layout)[0]
-            np.testing.assert_allclose(found[row, task], expected, atol=1e-6)
+            np.testing.assert_allclose(vectors[row, task], expected, atol=1e-6)
 
 
 def test_pinned_vectors_do_not_depend_on_the_batch_or_the_release(

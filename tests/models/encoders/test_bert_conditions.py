@@ -31,9 +31,9 @@ def test_low_rank_update_equals_a_tower_with_changed_weights() -> None:
         for projection, low, high in zip(projections, a, b, strict=True):
             projection.weight += 0.5 * high @ low
     ids = backbone.tokenize(TEXTS)
-    found = encode_texts(backbone, ids, update.as_update_set())[0]
-    torch.testing.assert_close(found, encode_texts(merged, ids)[0], atol=1e-5, rtol=0)
-    assert (found - encode_texts(backbone, ids)[0]).abs().max() > 0.01
+    updated = encode_texts(backbone, ids, update.as_update_set())[0]
+    torch.testing.assert_close(updated, encode_texts(merged, ids)[0], atol=1e-5, rtol=0)
+    assert (updated - encode_texts(backbone, ids)[0]).abs().max() > 0.01
 
 
 @torch.no_grad()
@@ -50,8 +50,8 @@ def test_fixed_expert_of_tame_equals_a_tower_with_changed_weights() -> None:
         for projection, low, experts in zip(projections, a, b, strict=True):
             projection.weight += 0.5 * experts[1] @ low
     ids = backbone.tokenize(TEXTS)
-    found = encode_texts(backbone, ids, tame.condition([0]))[0]
-    torch.testing.assert_close(found, encode_texts(merged, ids)[0], atol=1e-5, rtol=0)
+    updated = encode_texts(backbone, ids, tame.condition([0]))[0]
+    torch.testing.assert_close(updated, encode_texts(merged, ids)[0], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

@@ -69,8 +69,8 @@ def test_text_side_of_small_equals_the_tower_in_torch(small: Backbone) -> None:
     assert facts[0] == facts[1]
     assert side.text_background is not None
     assert tower.text_background is not None
-    for own, other in zip(side.text_background, tower.text_background, strict=True):
-        assert np.array_equal(own, other)
+    for statistic, other in zip(side.text_background, tower.text_background, strict=True):
+        assert np.array_equal(statistic, other)
     tokens = side.tokenize(TEXTS)
     assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in tower.tokenize(TEXTS)]
     expected = tower.encode_alone(tokens)

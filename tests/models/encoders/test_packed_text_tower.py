@@ -114,9 +114,9 @@ def test_packed_towers_are_cached_per_backbone(backbone: Backbone, monkeypatch: 
     copied = backbone.clone()
     copied.load_tensors({name: 1.5 * tensor for name, tensor in backbone.tensors().items()})
     ids = backbone.tokenize(TEXTS)
-    found = encode_texts(pack_text_tower(copied), ids)
-    torch.testing.assert_close(found, encode_texts(copied, ids), atol=1e-6, rtol=0)
-    assert (found - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
+    vectors = encode_texts(pack_text_tower(copied), ids)
+    torch.testing.assert_close(vectors, encode_texts(copied, ids), atol=1e-6, rtol=0)
+    assert (vectors - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
 
 
 def test_unsupported_towers_are_not_packed(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:

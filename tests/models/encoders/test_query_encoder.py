@@ -130,21 +130,21 @@ def test_reused_pinned_weights_equal_those_read_anew(
         (t, mode): previous.encode(TEXTS, [t], mode) for t in previous.tasks for mode in previous.modes
     }
     recording = _RecordingReleases(pinned)
-    found = open_query_encoder(backbone, release, recording, previous, unchanged)
+    reopened = open_query_encoder(backbone, release, recording, previous, unchanged)
     expected = open_query_encoder(backbone, release, pinned)
     reused = set(unchanged) if previous_tasks > 1 else set()
     assert recording.read_tasks == [task for task in tasks if task not in reused]
     for mode in expected.modes:
         np.testing.assert_allclose(
-            found.encode(TEXTS, tasks[::-1], mode), expected.encode(TEXTS, tasks[::-1], mode), atol=1e-6
+            reopened.encode(TEXTS, tasks[::-1], mode), expected.encode(TEXTS, tasks[::-1], mode), atol=1e-6
         )
         pairs = [(text, task) for text in TEXTS for task in tasks]
         vectors = [
             encoder.encode_pairs(encoder.tokenize([t for t, _ in pairs]), [t for _, t in pairs], mode)
-            for encoder in (found, expected)
+            for encoder in (reopened, expected)
         ]
         np.testing.assert_allclose(*vectors, atol=1e-6)
-        assert [found.encoding_identity(t, mode) for t in tasks] == [
+        assert [reopened.encoding_identity(t, mode) for t in tasks] == [
             expected.encoding_identity(t, mode) for t in tasks
         ]
     for (task, mode), vectors_before in vectors_of_previous.items():  # the previous encoder is unchanged
@@ -198,9 +198,9 @@ def test_encode_pairs_equals_encode(backbone: Backbone) -> None:
                 assert np.linalg.norm(all_vectors[:, 0] - all_vectors[:, 1], axis=-1).min() > 1e-3, (
                     "tasks differ"
                 )
-            found = encoder.encode_pairs([tokens[n] for n, _ in pairs], [task for _, task in pairs], mode)
+            vectors = encoder.encode_pairs([tokens[n] for n, _ in pairs], [task for _, task in pairs], mode)
             expected = [all_vectors[n, TASKS.index(task)] for n, task in pairs]
-            np.testing.assert_allclose(found, expected, atol=2e-6, err_msg=f"{kind} {mode}")
+            np.testing.assert_allclose(vectors, expected, atol=2e-6, err_msg=f"{kind} {mode}")
 
 
 def test_encode_pairs_keeps_the_order_over_several_batches(backbone: Backbone) -> None:
@@ -209,10 +209,10 @@ def test_encode_pairs_keeps_the_order_over_several_batches(backbone: Backbone) -
     texts = [" ".join(rng.choice(["star", "red", "spins", "left"], 1 + n % 9)) for n in range(40)]
     tokens = encoder.tokenize(texts)
     tasks = [str(t) for t in rng.integers(0, 3, 40)]
-    found = encoder.encode_pairs(tokens, tasks, "pinned")
+    vectors = encoder.encode_pairs(tokens, tasks, "pinned")
     for n in range(40):
         alone = encoder.encode([texts[n]], [tasks[n]], "pinned")[0, 0]
-        np.testing.assert_allclose(found[n], alone, atol=2e-6)
+        np.testing.assert_allclose(vectors[n], alone, atol=2e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -259,10 +259,10 @@ def test_bfloat16_changes_queries_little_and_only_if_enabled(
     rounded.load_tensors(backbone.tensors())
     rounded.query_precision = "bfloat16"
     encoder = open_query_encoder(rounded, replace(release, backbone_fingerprint=rounded.fingerprint), pinned)
-    expected, found = (one.encode(TEXTS, TASKS, "pinned") for one in (exact, encoder))
+    expected, reduced = (one.encode(TEXTS, TASKS, "pinned") for one in (exact, encoder))
     pairs = encoder.encode_pairs(encoder.tokenize(TEXTS), TASKS, "pinned")
-    assert found.dtype == pairs.dtype == np.float32
-    for vectors, reference in ((found, expected), (pairs, expected[np.arange(3), np.arange(3)])):
+    assert reduced.dtype == pairs.dtype == np.float32
+    for vectors, reference in ((reduced, expected), (pairs, expected[np.arange(3), np.arange(3)])):
         deviations = np.linalg.norm(vectors - reference, axis=-1)
         assert 1e-5 < deviations.max() < 0.05
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=0.01)

@@ -23,43 +23,43 @@ from models.routing.confidence_model import (
 from models.routing.router import TextEvidence
 
 FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04)
-scores = st.lists(st.floats(-1, 1), min_size=1, max_size=40).map(
+score_lists = st.lists(st.floats(-1, 1), min_size=1, max_size=40).map(
     lambda values: np.array(sorted(values)[::-1])
 )
 
 
-@given(scores, st.floats(0, 12), st.floats(-5, 0))
+@given(score_lists, st.floats(0, 12), st.floats(-5, 0))
 def test_confidence_features_equal_a_reference_loop(
-    found: np.ndarray, known: float, log_weight: float
+    scores: np.ndarray, familiarity: float, log_weight: float
 ) -> None:
-    rows = confidence_features(found, known, log_weight)
-    head = [float(score) for score in found[:10]]
+    rows = confidence_features(scores, familiarity, log_weight)
+    head = [float(score) for score in scores[:10]]
     for place, row in enumerate(rows):
-        score = float(found[place])
+        score = float(scores[place])
         lead = head[0] - head[1] if place == 0 and len(head) > 1 else 0.0
-        expected = [score, lead, score - head[0], score - sum(head) / len(head), known, log_weight]
+        expected = [score, lead, score - head[0], score - sum(head) / len(head), familiarity, log_weight]
         np.testing.assert_allclose(row, expected, atol=1e-12)
 
 
 @given(
-    scores,
+    score_lists,
     st.lists(st.floats(0, 50), min_size=RESULT_FEATURES, max_size=RESULT_FEATURES),
     st.lists(st.floats(-50, 50), min_size=3, max_size=3),
 )
 def test_confidence_never_rises_down_a_list(
-    found: np.ndarray, rising: list[float], rest: list[float]
+    scores: np.ndarray, rising: list[float], rest: list[float]
 ) -> None:
     calibrated = ConfidenceModel("pinned", 0.0, (*rising, *rest[:2]), rest[2], 1, 0.0)
-    probabilities = logistic(calibrated.log_odds(found, 3.0, -0.1))
+    probabilities = logistic(calibrated.log_odds(scores, 3.0, -0.1))
     assert (np.diff(probabilities) <= 0).all()
     assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
-@given(scores)
-def test_confidence_is_independent_of_the_requested_depth(found: np.ndarray) -> None:
-    whole = logistic(FITTED.log_odds(found, 3.0, -0.1))
-    for length in range(min(CONFIDENCE_DEPTH, len(found)), len(found)):
-        np.testing.assert_array_equal(logistic(FITTED.log_odds(found[:length], 3.0, -0.1)), whole[:length])
+@given(score_lists)
+def test_confidence_is_independent_of_the_requested_depth(scores: np.ndarray) -> None:
+    whole = logistic(FITTED.log_odds(scores, 3.0, -0.1))
+    for length in range(min(CONFIDENCE_DEPTH, len(scores)), len(scores)):
+        np.testing.assert_array_equal(logistic(FITTED.log_odds(scores[:length], 3.0, -0.1)), whole[:length])
 
 
 def test_confidence_is_the_logistic_function_of_the_features() -> None:
@@ -88,27 +88,27 @@ EVIDENCE = TextEvidence(familiarity=9.0, log_weight=-0.2, words=2.0, captions=-3
 MODEL = AnswerModel((2.0, 0.5, 0.25, 1.5), -1.0, 0.3, 0.1, 0.02)
 
 
-@given(scores)
-def test_features_are_the_first_score_and_the_evidence(found: np.ndarray) -> None:
-    assert answer_features(found, EVIDENCE).tolist() == [max(found.tolist()), 2.0, -3.0, 0.5]
+@given(score_lists)
+def test_features_are_the_first_score_and_the_evidence(scores: np.ndarray) -> None:
+    assert answer_features(scores, EVIDENCE).tolist() == [max(scores.tolist()), 2.0, -3.0, 0.5]
 
 
 def test_probability_is_the_logistic_function_of_the_features() -> None:
     odds = 2 * 0.5 + 0.5 * 2 - 0.25 * 3 + 1.5 * 0.5 - 1
-    found = MODEL.probability(np.array([0.5, 0.3]), EVIDENCE)
-    assert found == pytest.approx(1 / (1 + math.exp(-odds)))
+    probability = MODEL.probability(np.array([0.5, 0.3]), EVIDENCE)
+    assert probability == pytest.approx(1 / (1 + math.exp(-odds)))
     assert 0 < MODEL.probability(np.empty(0), EVIDENCE) < 1
 
 
-@given(scores)
-def test_probability_is_independent_of_the_requested_depth(found: np.ndarray) -> None:
-    for length in range(1, len(found)):
-        assert MODEL.probability(found[:length], EVIDENCE) == MODEL.probability(found, EVIDENCE)
+@given(score_lists)
+def test_probability_is_independent_of_the_requested_depth(scores: np.ndarray) -> None:
+    for length in range(1, len(scores)):
+        assert MODEL.probability(scores[:length], EVIDENCE) == MODEL.probability(scores, EVIDENCE)
 
 
 def test_answer_ends_where_scores_leave_the_reach_of_the_first() -> None:
-    found = np.array([0.5, 0.45, 0.41, 0.39, 0.1])
-    assert MODEL.within_reach(found, 0.5).tolist() == [True, True, True, False, False]
+    scores = np.array([0.5, 0.45, 0.41, 0.39, 0.1])
+    assert MODEL.within_reach(scores, 0.5).tolist() == [True, True, True, False, False]
     assert not len(MODEL.within_reach(np.empty(0), 0.5))
 
 

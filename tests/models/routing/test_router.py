@@ -43,7 +43,7 @@ def test_log_weights_are_normalized_and_prefer_matching_tasks() -> None:
     np.testing.assert_allclose(weights, [[odds, 1 - odds], [1 - odds, odds], [0.5, 0.5]], rtol=1e-5)
 
 
-def test_silent_task_gets_the_score_of_the_likeliest_task() -> None:
+def test_task_without_captions_gets_the_score_of_the_likeliest_task() -> None:
     profiles = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]], np.float32)
     weights = log_weights(np.array([[1, 0]], np.float32), profiles)[0]
     assert weights[2] == weights[0] > weights[1]
@@ -54,7 +54,7 @@ def test_silent_task_gets_the_score_of_the_likeliest_task() -> None:
 def test_router_equals_dense_log_weights() -> None:
     rng = np.random.default_rng(3)
     profiles = np.maximum(rng.normal(size=(5, 40)), 0).astype(np.float32)
-    profiles[2] = 0  # a silent task
+    profiles[2] = 0  # a task without captions
     presence = (rng.random((6, 40)) < 0.2).astype(np.float32)
     router = Router(RoutingProfiles.from_dense(profiles))
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
@@ -87,13 +87,13 @@ def test_can_reach_score_keeps_every_task_with_a_sufficient_video() -> None:
     texts, videos = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (texts, videos))
     halves = [torch.from_numpy(v).bfloat16().float().numpy() for v in (texts, videos)]
     cosines = np.maximum(texts @ videos.T, halves[0] @ halves[1].T)
-    lifts = rng.uniform(-3, 0, (40, 1))
-    bars = np.concatenate([rng.uniform(-3, 1.1, 50), (cosines + lifts).ravel()])
+    bonuses = rng.uniform(-3, 0, (40, 1))
+    bars = np.concatenate([rng.uniform(-3, 1.1, 50), (cosines + bonuses).ravel()])
     for text in range(40):
-        kept = can_reach_score(lifts[text], bars)
-        assert kept[(cosines[text] + lifts[text]).max() >= bars].all()
-        assert not kept[lifts[text] + COSINE_LIMIT < bars].any()
-    assert can_reach_score(lifts, -np.inf).all()
+        can_reach = can_reach_score(bonuses[text], bars)
+        assert can_reach[(cosines[text] + bonuses[text]).max() >= bars].all()
+        assert not can_reach[bonuses[text] + COSINE_LIMIT < bars].any()
+    assert can_reach_score(bonuses, -np.inf).all()
     assert can_reach_score(np.array([[-0.5, -2.0], [0.0, -0.2]]), np.array([[0.4], [0.9]])).tolist() == [
         [True, False],
         [True, False],
@@ -112,27 +112,31 @@ def test_summary_of_words_and_caption_evidence(captions: np.ndarray | None) -> N
     words, coverage = router.word_evidence(TOKENS, positions), router.coverage(TOKENS, positions)
     np.testing.assert_allclose(words, [2.0, 0.0, 1.0])
     np.testing.assert_allclose(coverage, [2 / 3, 0, 1 / 3])
-    found = summarize_evidence(words, captions, coverage, router.silent(positions), 3)
+    summary = summarize_evidence(words, captions, coverage, router.has_captions(positions), 3)
     total = [2.0, 1.0] if captions is None else [0.0, 0.0]
-    total = [total[0], max(total), total[1]]  # the silent task has the evidence of the likeliest other task
-    assert found.familiarity == pytest.approx(max(total) / 3)
-    assert found.log_weight == pytest.approx(max(total) - np.log(np.exp(total).sum()), abs=1e-6)
-    assert found.words == pytest.approx(2.0 / 3)
-    assert found.captions == pytest.approx(0.0 if captions is None else -1.0)
-    assert found.coverage == pytest.approx(2 / 3)
+    total = [
+        total[0],
+        max(total),
+        total[1],
+    ]  # the task without captions has the evidence of the likeliest other task
+    assert summary.familiarity == pytest.approx(max(total) / 3)
+    assert summary.log_weight == pytest.approx(max(total) - np.log(np.exp(total).sum()), abs=1e-6)
+    assert summary.words == pytest.approx(2.0 / 3)
+    assert summary.captions == pytest.approx(0.0 if captions is None else -1.0)
+    assert summary.coverage == pytest.approx(2 / 3)
 
 
-def test_silent_tasks_alone_have_no_evidence() -> None:
+def test_tasks_without_captions_alone_have_no_evidence() -> None:
     zeros = np.zeros(2, np.float32)
-    found = summarize_evidence(zeros, zeros - 3, zeros, np.ones(2, np.bool_), 4)
-    assert (found.words, found.captions, found.coverage) == (0.0, 0.0, 0.0)
+    summary = summarize_evidence(zeros, zeros - 3, zeros, np.zeros(2, np.bool_), 4)
+    assert (summary.words, summary.captions, summary.coverage) == (0.0, 0.0, 0.0)
     assert summarize_evidence(zeros, None, zeros, np.zeros(2, np.bool_), 0).familiarity == 0.0
 
 
 def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:
     rng = np.random.default_rng(4)
     dense = np.where(rng.random((tasks, vocabulary)) < 0.3, rng.random((tasks, vocabulary)), 0)
-    dense[[0, 3]] = 0  # silent tasks
+    dense[[0, 3]] = 0  # tasks without captions
     return dense.astype(np.float32)
 
 
@@ -143,7 +147,7 @@ def test_dense_matrix_round_trips() -> None:
     assert len(profiles.values) == np.count_nonzero(dense)
     np.testing.assert_array_equal(profiles.to_dense(), dense)
     np.testing.assert_array_equal(profiles.to_dense([5, 0, 2]), dense[[5, 0, 2]])
-    assert profiles.silent.tolist() == (~dense.any(axis=1)).tolist()
+    assert profiles.has_captions.tolist() == dense.any(axis=1).tolist()
     assert profiles.rows.tolist() == dense.nonzero()[0].tolist()
 
 

@@ -1,4 +1,4 @@
-"""The visual score: cosines as nats, with a weight fitted to captions."""
+"""The visual score: cosines as log-odds, with a weight fitted to captions."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def test_encoders_with_other_scales_get_equal_scores() -> None:
     wide = fit_visual_score(described, others)
     assert narrow is not None
     assert wide is not None
-    assert narrow.nats(0.1 * 0.5 + 0.6) == pytest.approx(wide.nats(0.5), rel=0.1)
+    assert narrow.log_odds(0.1 * 0.5 + 0.6) == pytest.approx(wide.log_odds(0.5), rel=0.1)
 
 
 def test_scores_are_converted_in_their_precision() -> None:
     visual = VisualScore(8.0, 0.25)
     cosines = np.array([0.25, 0.5], np.float32)
-    assert visual.nats(cosines).tolist() == [0.0, 2.0]
-    assert visual.nats(cosines).dtype == np.float32
-    assert visual.cosines(visual.nats(0.7)) == pytest.approx(0.7)
+    assert visual.log_odds(cosines).tolist() == [0.0, 2.0]
+    assert visual.log_odds(cosines).dtype == np.float32
+    assert visual.cosines(visual.log_odds(0.7)) == pytest.approx(0.7)
     assert VisualScore.from_json(asdict(visual)) == visual
 
 

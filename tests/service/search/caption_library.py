@@ -1,4 +1,4 @@
-"""Libraries learned from captions alone, with correct or altered probe queries, for tests of search."""
+"""Libraries learned from captions alone, with correct or altered self-test queries, for tests of search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
 from models.encoders.encoder_registry import open_query_encoder
-from models.releases.release_files import ProbeQueries, read_release, write_probes, write_release
+from models.releases.release_files import SelfTest, read_release, write_release, write_self_test
 from models.releases.release_state import ParentRelease, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import dispose, session_scope
@@ -32,7 +32,7 @@ from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 from trainer.methods import Method, start_method
-from trainer.task_pipeline import make_probes
+from trainer.task_pipeline import make_self_test
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
 CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
@@ -193,14 +193,14 @@ def learn_birds_and_cars(library: Library) -> None:
     library.add_task("cars", CARS)
 
 
-class Probed(Library):
-    """Publishes releases with probes, as the worker does.
+class SelfTested(Library):
+    """Publishes releases with self-test queries, as the worker does.
 
     Attributes:
-        change: Function applied to the probes of the next release before they are written.
+        change: Function applied to the self-test queries of the next release before they are written.
     """
 
-    change: Callable[[ProbeQueries], ProbeQueries] = staticmethod(lambda probes: probes)
+    change: Callable[[SelfTest], SelfTest] = staticmethod(lambda self_test: self_test)
 
     def publish(self, name: str, captions: Any, **fields: Any) -> Manifest:
         ids = np.array(self._catalogue(name, captions, datetime.now(UTC), ()))
@@ -218,10 +218,10 @@ class Probed(Library):
             if manifest.live_count(task)
         }
         vectors = self.stored(captions)
-        probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older)
+        self_test = make_self_test(encoder, f"tsk_{name}", ids, vectors, older)
         with self.store.staging() as staged:
             write_release(staged, state, parent=self.before)
-            write_probes(staged, self.change(probes))
+            write_self_test(staged, self.change(self_test))
             release = self.store.adopt_release(staged)
         self.before, self._known = ParentRelease(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(

@@ -225,7 +225,7 @@ def _check_list(served: SearchEngine, query: SearchQuery) -> None:
             continue
         (vector,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
         (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
-        visual = snapshot.visual_score.nats(hits.scores)
+        visual = snapshot.visual_score.log_odds(hits.scores)
         scores = visual + search.planner.prior_bonuses[task] + search.words.log_odds(hits.ids)
         expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
     ranked = [(hit.score, hit.id) for hit in search.planner.hits()]

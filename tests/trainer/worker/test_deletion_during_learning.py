@@ -14,7 +14,7 @@ from sqlalchemy import select
 from index.files.manifest_format import Manifest
 from index.files.store_folder import StoreFolder
 from index.integrity_audit import audit
-from models.releases.release_files import PROBE_TEXTS, read_probes
+from models.releases.release_files import SELF_TEST_TEXTS, read_self_test
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
 from service.core.errors import Conflict, NotFound
@@ -160,17 +160,19 @@ def test_deleted_vector_of_a_video_in_the_catalog_is_ignored(learned_task: str, 
     learn(post_videos("night"))
 
 
-def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_videos: Post) -> None:
+def test_release_has_self_test_queries_of_newest_and_older_tasks(
+    learned_task: str, post_videos: Post
+) -> None:
     two = post_videos("night")
     delete_videos(["day-1"])
     learn(two)
     manifest = open_store().manifest()
-    probes = read_probes(open_store().release_folder(str(manifest.release)))
-    assert probes is not None
-    assert probes.tasks == [two] * len(PROBE_TEXTS) + [learned_task]
-    assert probes.mode == "pinned"
-    assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= searchable_ids(learned_task)
-    assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= searchable_ids(two)
+    self_test = read_self_test(open_store().release_folder(str(manifest.release)))
+    assert self_test is not None
+    assert self_test.tasks == [two] * len(SELF_TEST_TEXTS) + [learned_task]
+    assert self_test.mode == "pinned"
+    assert set(self_test.ids[-1][self_test.ids[-1] >= 0].tolist()) <= searchable_ids(learned_task)
+    assert set(self_test.ids[0][self_test.ids[0] >= 0].tolist()) <= searchable_ids(two)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_copies_share_the_frozen_network_and_never_train_it(backbone: Backbone) 
     clone.unfreeze()
     network = dict(clone.clip.visual.cnn.named_parameters())
     assert not any(parameter.requires_grad for parameter in network.values())
-    assert all(network[name] is own for name, own in backbone.clip.visual.cnn.named_parameters())
+    assert all(network[name] is weight for name, weight in backbone.clip.visual.cnn.named_parameters())
     assert clone.clip.visual.proj.requires_grad
     assert clone.visual_blocks[1].attention.in_proj_weight.requires_grad
     assert not any("cnn" in name for name in clone.tensors())
