@@ -6,6 +6,7 @@ Routes describe their own responses, headers and bodies, with the parts that sev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI
@@ -128,19 +129,21 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
     root = app.state.settings.root_path
     app.servers = [{"url": root or "/", "description": "The service that serves this document."}]
     document: dict[str, Any] = {}
+    lock = Lock()  # the pages request it in several threads, and FastAPI returns one dictionary to all
 
     def openapi() -> dict[str, Any]:
-        if not document:
-            generated = generate()
-            components = generated["components"]
-            _, additional = models_json_schema(
-                [(model, "validation") for model in _ADDITIONAL_MODELS], ref_template=_SCHEMA_REF
-            )
-            components["schemas"] = {**components["schemas"], **additional["$defs"]}
-            components["securitySchemes"] = SECURITY_SCHEMES
-            generated["info"]["description"] = "\n\n".join([DESCRIPTION, *_problem_types()])
-            generated["paths"] = {PREFIX + path: methods for path, methods in generated["paths"].items()}
-            document.update(generated)
+        with lock:
+            if not document:
+                generated = generate()
+                components = generated["components"]
+                _, additional = models_json_schema(
+                    [(model, "validation") for model in _ADDITIONAL_MODELS], ref_template=_SCHEMA_REF
+                )
+                components["schemas"] |= additional["$defs"]
+                components["securitySchemes"] = SECURITY_SCHEMES
+                generated["info"]["description"] = "\n\n".join([DESCRIPTION, *_problem_types()])
+                generated["paths"] = {PREFIX + path: methods for path, methods in generated["paths"].items()}
+                document.update(generated)
         return document
 
     return openapi

@@ -238,7 +238,8 @@ class SearchSnapshot:
     @property
     def degraded_by_name(self) -> dict[str, str]:
         """Why tasks cannot be searched, by task name."""
-        return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
+        degraded = dict(self.degraded)  # other threads add shards that they cannot read
+        return {self.task_names.get(task, task): reason for task, reason in degraded.items()}
 
     def require_searchable(self, task: str) -> None:
         """Raise Unavailable if a task is degraded."""
