@@ -138,11 +138,11 @@ def _api_resources(app: FastAPI) -> frozenset[str]:
 
 def _check_root_path(app: FastAPI, root: str) -> None:
     """Raise ValueError if a path below the root path could also be one whose prefix a proxy has removed."""
-    own = {
+    service_segments = {
         first_segment(path)
         for path in (PREFIX, *(route.path or "" for route in iter_route_contexts(app.routes)))
     }
-    if root and first_segment(root) in own:
+    if root and first_segment(root) in service_segments:
         raise ValueError(f"CINESTRATA_ROOT_PATH={root} is a path of the service itself: choose another")
 
 

@@ -78,8 +78,8 @@ def is_current(request: Request, entity_tag: str, last_modified: str | None = No
     """
     tags = request.headers.get("if-none-match")
     if tags is not None:
-        known = {tag.strip().removeprefix("W/") for tag in tags.split(",")}
-        return entity_tag.removeprefix("W/") in known or "*" in known
+        client_tags = {tag.strip().removeprefix("W/") for tag in tags.split(",")}
+        return entity_tag.removeprefix("W/") in client_tags or "*" in client_tags
     since = request.headers.get("if-modified-since")
     if since is None or last_modified is None:
         return False

@@ -126,15 +126,19 @@ def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return ""
-    known = [
+    parameters = [
         name
         for parameter in route.dependant.query_params
         for name in getattr(parameter.field_info.annotation, "model_fields", {parameter.alias: None})
     ]
-    closest = get_close_matches(str(item["loc"][-1])[:100], known, n=1)
+    closest = get_close_matches(str(item["loc"][-1])[:100], parameters, n=1)
     if closest:
         return f"Did you mean {closest[0]!r}?"
-    return f"Known parameters: {', '.join(sorted(known))}." if known else "This resource has no parameters."
+    return (
+        f"Known parameters: {', '.join(sorted(parameters))}."
+        if parameters
+        else "This resource has no parameters."
+    )
 
 
 def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:

@@ -84,8 +84,8 @@ class StreamLimit:
             TooManyRequests: The caller, or all callers together, have the maximum number of streams.
         """
         with self._lock:
-            own, total = self._open[caller], self._open.total()
-        if own >= self.most_of_caller:
+            of_caller, total = self._open[caller], self._open.total()
+        if of_caller >= self.most_of_caller:
             raise TooManyRequests(
                 f"{self.most_of_caller} {self._kind} of this key or user are open; {self._advice}.",
                 _RETRY_SECONDS,

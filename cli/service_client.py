@@ -70,9 +70,9 @@ class ServiceClient(Client):
                 by_task.setdefault(self.get_video(video).task_id, []).append(video)
             except NotFoundError:
                 outcome.not_found.append(video)
-        for task, found in by_task.items():
-            for start in range(0, len(found), _MAX_DELETED):
-                part = self.delete_videos(task, DeletionRequest(videos=found[start : start + _MAX_DELETED]))
+        for task, ids in by_task.items():
+            for start in range(0, len(ids), _MAX_DELETED):
+                part = self.delete_videos(task, DeletionRequest(videos=ids[start : start + _MAX_DELETED]))
                 outcome.deleted.extend(part.deleted)
                 outcome.not_found.extend(part.not_found)
         return outcome

@@ -95,15 +95,15 @@ class _StrictServer(MCPServer):
         self, name: str, arguments: dict[str, Any], context: Context | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. Raises ToolError for an unknown argument, too. Null stands for the default."""
-        known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
-        own = known.get(name, arguments)
+        schemas = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
+        parameters = schemas.get(name, arguments)
         arguments = {
             key: value
             for key, value in arguments.items()
-            if value is not None and (key in own or key.replace("_", "").lower() not in _BOOKKEEPING)
+            if value is not None and (key in parameters or key.replace("_", "").lower() not in _BOOKKEEPING)
         }
-        if unknown := sorted(arguments.keys() - own):
-            raise ToolError(f"{name} has no argument {unknown[0][:80]!r}; it has {', '.join(own)}.")
+        if unknown := sorted(arguments.keys() - parameters):
+            raise ToolError(f"{name} has no argument {unknown[0][:80]!r}; it has {', '.join(parameters)}.")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:  # it may describe a thousand invalid values
@@ -173,9 +173,9 @@ class LibraryTools:
             "cursor": cursor,
         }
         async with self._api(context) as api:
-            found = (await _send(api, "GET", "/v1/search", params=parameters)).json()
+            answer = await _send(api, "GET", "/v1/search", params=parameters)
             shown = ("matches", "matching", "confidence", "corrected", "degraded", "next_cursor")
-            return await _answer_results(api, found, shown, thumbnails)
+            return await _answer_results(api, answer.json(), shown, thumbnails)
 
     async def look_at_video(
         self,
@@ -285,11 +285,11 @@ async def _send(api: httpx.AsyncClient, method: str, path: str, **content: Any) 
 
 
 async def _answer_results(
-    api: httpx.AsyncClient, found: dict[str, Any], shown: tuple[str, ...], thumbnails: bool
+    api: httpx.AsyncClient, answer: dict[str, Any], shown: tuple[str, ...], thumbnails: bool
 ) -> CallToolResult:
     """Summarize search results, with numbered pictures."""
     results, pictures = [], []
-    for result in found["results"]:
+    for result in answer["results"]:
         short = _select(result, ("video_id", "task", "score", "confidence", "matches", "moments"))
         short["file"] = result["uri"]
         short["captions"] = result["captions"][:_CAPTIONS]
@@ -302,7 +302,7 @@ async def _answer_results(
             pictures.append(picture)
             short["picture"] = len(pictures)
         results.append(short)
-    return _answer({"results": results, **_select(found, shown)}, pictures, _TEXT_CHARS)
+    return _answer({"results": results, **_select(answer, shown)}, pictures, _TEXT_CHARS)
 
 
 async def _thumbnail(api: httpx.AsyncClient, video_id: str) -> ImageContent | None:

@@ -67,7 +67,7 @@ class Authenticator:
         self._reads = reads or CatalogReads()
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
         self._is_loopback = is_loopback(settings.host)
-        self._known: LRUCache[tuple[str, str], tuple[float, int, Principal]] = LRUCache(_CACHED)
+        self._principals: LRUCache[tuple[str, str], tuple[float, int, Principal]] = LRUCache(_CACHED)
         self._environment_addresses: LRUCache[str, bool] = LRUCache(_CACHED)
         self._protected: tuple[float, int, bool] | None = None
         self.limits = AttemptLimits(settings.redis_client_url)
@@ -99,12 +99,12 @@ class Authenticator:
         cached = self._protected
         if cached is None or at - cached[0] > _FRESH_SECONDS or cached[1] != changes:
             try:
-                found = await self._reads.read_async(credentials.has_credentials)
+                is_protected = await self._reads.read_async(credentials.has_credentials)
             except Unavailable:
                 if cached is None:
                     raise
-                found = cached[2]  # searches continue while the catalog is unreachable
-            cached = self._protected = (at, changes, found)
+                is_protected = cached[2]  # searches continue while the catalog is unreachable
+            cached = self._protected = (at, changes, is_protected)
         return not cached[2]
 
     async def identify(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
@@ -153,14 +153,14 @@ class Authenticator:
         """Return the owner of an API key; None for a wrong key. Scope and errors as for :meth:`identify`."""
         is_environment = self.is_environment_key(key)
         # A person chose the environment's key, so it may be guessable: attempts are limited per address.
-        is_known = (
+        is_remembered_key = (
             address_group(address) in self._environment_addresses
             if is_environment
-            else ("key", credentials.digest(key)) in self._known
+            else ("key", credentials.digest(key)) in self._principals
         )
         match = credentials.KEY_PATTERN.fullmatch(key[:_MAX_SECRET_CHARS])
         key_id = match[1] if match else ""
-        if not is_known:
+        if not is_remembered_key:
             # Keys that were valid before are exempt, so that an attacker at the same address cannot lock them out.
             try:
                 await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
@@ -214,7 +214,7 @@ class Authenticator:
         """Find the owner of a credential, in memory or by a lookup in a thread."""
         slot = (sent[0], credentials.digest(sent[1]))
         at, changes = time.monotonic(), credentials.change_count()
-        cached = self._known.get(slot)
+        cached = self._principals.get(slot)
         if cached is not None and at - cached[0] <= _FRESH_SECONDS and cached[1] == changes:
             return cached[2]
         try:
@@ -224,9 +224,9 @@ class Authenticator:
                 raise
             return cached[2]
         if principal is None:
-            self._known.pop(slot, None)
+            self._principals.pop(slot, None)
         else:
-            self._known[slot] = (at, changes, principal)
+            self._principals[slot] = (at, changes, principal)
         return principal
 
 

@@ -213,9 +213,9 @@ def syncs(
         console.print(f"The sync {removed} was removed. Its domain and videos stay.")
         return
     table = plain_table("domain", "source", "every", "last run", "next run", "files")
-    found = client.list_syncs()
-    print_json(found)
-    for sync in found:
+    registered = client.list_syncs()
+    print_json(registered)
+    for sync in registered:
         table.add_row(
             sync.name,
             sync.source,

@@ -55,8 +55,8 @@ def export(
     if not targets:
         fail("The library has no domains.", "Nothing was written.")
     tables = [target / f"metadata.{table_format}" for _, target in targets]
-    if found := next((path for path in tables if path.exists()), None):
-        fail(f"{found} exists.", "Nothing was written. Choose another folder, or move the file.")
+    if existing := next((path for path in tables if path.exists()), None):
+        fail(f"{existing} exists.", "Nothing was written. Choose another folder, or move the file.")
     written = []
     for (domain, target), table in zip(targets, tables, strict=True):
         count = _export_domain(client, domain, target, table, videos)
@@ -73,12 +73,12 @@ def _export_domain(
 
     ids = [video.id for video in client.iter_videos(task=domain.id, status="accepted", limit=PAGE)]
     with progress_bar("videos") as bar:
-        found = [client.get_video(video) for video in bar.track(ids, description=f"Reading {domain.name}")]
-    names = file_names([video.uri for video in found], renamed=with_videos)
+        details = [client.get_video(video) for video in bar.track(ids, description=f"Reading {domain.name}")]
+    names = file_names([video.uri for video in details], renamed=with_videos)
     folder.mkdir(parents=True, exist_ok=True)
     if with_videos:
         with progress_bar("videos") as bar:
-            for video, name in bar.track(list(zip(found, names, strict=True)), description="Writing"):
+            for video, name in bar.track(list(zip(details, names, strict=True)), description="Writing"):
                 if not is_source_uri(video.uri):
                     _write_video(client, video, folder / name)
     partial = table.with_name(f".{table.name}.part")
@@ -86,12 +86,12 @@ def _export_domain(
         # A byte order mark, because spreadsheets read a CSV without one as Windows text.
         encoding = "utf-8-sig" if table.suffix == ".csv" else "utf-8"
         with partial.open("w", encoding=encoding, newline="") as stream:
-            rows = (row for video, name in zip(found, names, strict=True) for row in _rows(video, name))
+            rows = (row for video, name in zip(details, names, strict=True) for row in _rows(video, name))
             (_write_csv if table.suffix == ".csv" else _write_lines)(stream, rows)
         os.replace(partial, table)
     finally:
         partial.unlink(missing_ok=True)
-    return len(found)
+    return len(details)
 
 
 def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:

@@ -91,21 +91,25 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
                     f"{name}: it names encoder {task.fingerprint[:12]} for task {task.task_id}, but encoder "
                     f"{shard.fingerprint[:12]} made the shard"
                 )
-    known = {identifier: {task.task_id for task in release.tasks} for identifier, release in learned.items()}
+    tasks_by_release = {
+        identifier: {task.task_id for task in release.tasks} for identifier, release in learned.items()
+    }
     newest = manifest.release
     if newest in learned:
         try:
-            known[newest] = {task.task_id for task in learned[newest].resolve(learned.__getitem__).tasks}
+            tasks_by_release[newest] = {
+                task.task_id for task in learned[newest].resolve(learned.__getitem__).tasks
+            }
         except KeyError:
-            del known[newest]  # the parent's fault is already listed
+            del tasks_by_release[newest]  # the parent's fault is already listed
         except ModelError as error:
             faults.append(f"release {newest[:12]}: {error}")
-            del known[newest]
+            del tasks_by_release[newest]
     for task_id, shard in manifest.shards.items():
         faults += [
             f"release {identifier[:12]}: it does not know task {task_id}, so that shard cannot be searched"
             for identifier in dict.fromkeys((shard.release, newest))
-            if identifier in known and task_id not in known[identifier]
+            if identifier in tasks_by_release and task_id not in tasks_by_release[identifier]
         ]
     return faults
 
@@ -150,8 +154,8 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
             row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
         }
         for task, ids in audit.ids.items():
-            known = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
-            unknown = np.setdiff1d(video_ids_of(ids), np.array(known, np.int64))
+            videos = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
+            unknown = np.setdiff1d(video_ids_of(ids), np.array(videos, np.int64))
             if task in states and len(unknown):
                 faults.append(
                     f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"

@@ -54,18 +54,18 @@ def delete(
     if bool(chosen) is (task is not None):
         refuse_call("Give video IDs, or one task with --task.")
     client = connect(url, data)
-    found = None if task is None else find_task(client, task)
-    if found is not None and found.state not in FINAL_STATES:  # fails before the prompt
+    chosen_task = None if task is None else find_task(client, task)
+    if chosen_task is not None and chosen_task.state not in FINAL_STATES:  # fails before the prompt
         fail(
-            f"Task {found.name!r} is {found.state} and cannot be deleted.",
-            f"Cancel it first: cinestrata tasks cancel {found.id}",
+            f"Task {chosen_task.name!r} is {chosen_task.state} and cannot be deleted.",
+            f"Cancel it first: cinestrata tasks cancel {chosen_task.id}",
         )
     if not confirmed:
         target = f"video {chosen[0]!r}" if len(chosen) == 1 else f"{len(chosen)} videos"
-        if found is not None:
-            target = f"task {found.name!r} and all {found.counts.videos} of its videos"
+        if chosen_task is not None:
+            target = f"task {chosen_task.name!r} and all {chosen_task.counts.videos} of its videos"
         typer.confirm(f"Permanently delete {target}?", abort=True)
-    outcome = client.remove_videos(chosen) if found is None else client.delete_task(found.id)
+    outcome = client.remove_videos(chosen) if chosen_task is None else client.delete_task(chosen_task.id)
     print_json(outcome)
     console.print(f"{len(outcome.deleted)} deleted")
     for video in outcome.not_found:

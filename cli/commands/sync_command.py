@@ -61,23 +61,23 @@ def run_sync(
     status 3 if files were left out. The arguments are the options of ``cinestrata sync``.
     """
     opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
-    found = opened.files()
+    source_files = opened.files()
     client = connect(url, data)
     library = _library(client)
     domain = find_domain(client, name or default_name(source))
     if name is None:
-        followers = [row.task_id for row in library.list_sources() if row.source == found.source]
+        followers = [row.task_id for row in library.list_sources() if row.source == source_files.source]
         if domain is None and not followers:
-            followers = [*filter(None, [library.find_moved_source(found)])]
+            followers = [*filter(None, [library.find_moved_source(source_files)])]
         if followers:
             domain = domain if domain and domain.id in followers else client.get_task(followers[0])
         elif domain is not None:
-            require_own_name(domain.name, found, library, list(library.list_files(domain.id, ())))
+            require_own_name(domain.name, source_files, library, list(library.list_files(domain.id, ())))
     unnamed = name is None
     name = domain.name if domain else name or default_name(source)
     if not dry_run and domain is not None:
         domain = _finish_tasks(client, library, domain)
-    plan, followed = _plan(client, library, opened, found, domain, compare_contents)
+    plan, followed = _plan(client, library, opened, source_files, domain, compare_contents)
     has_common = bool(plan.followed or plan.unchanged or plan.rejected)
     if unnamed and domain is not None and domain.state == "ready" and followed.videos and not has_common:
         fail(
@@ -106,13 +106,13 @@ def run_sync(
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
         created = opened.send(NewDomain(client, name, None, None), sent)
-        library.record(created.id, found, plan)
+        library.record(created.id, source_files, plan)
         _require_ready(client, created)
         _finish(document)
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
-    library.record(domain.id, found, plan)
+    library.record(domain.id, source_files, plan)
     if plan.superseded:
         client.remove_videos(plan.superseded)
     newest = relearned_domains(client.list_tasks(), domain)[-1].id
@@ -125,13 +125,13 @@ def run_sync(
         task = opened.send(LearnedDomain(client, target), videos)
         _require_ready(client, task)
     library.edit_texts(plan)
-    library.record(domain.id, found, plan, is_sent=True)
+    library.record(domain.id, source_files, plan, is_sent=True)
     followed_before = plan.followed
     if appends:  # vanished videos are deleted once all others are searchable
-        plan, followed = _plan(client, library, opened, found, domain)
-        library.record(domain.id, found, plan)
+        plan, followed = _plan(client, library, opened, source_files, domain)
+        library.record(domain.id, source_files, plan)
     if vanished == "delete" and plan.vanished:
-        gone = sorted(set(plan.vanished) - library.find_existing(found.source, plan, followed))
+        gone = sorted(set(plan.vanished) - library.find_existing(source_files.source, plan, followed))
         if 2 * len(gone) > followed_before and not yes:
             _confirm(len(gone), followed_before)
         if gone:
@@ -153,10 +153,10 @@ def find_domain(client: ServiceClient, name: str) -> TaskDetails | None:
 
 
 def require_own_name(
-    name: str, found: SourceFiles, library: FollowedLibrary, files: Sequence[StoredFile]
+    name: str, source_files: SourceFiles, library: FollowedLibrary, files: Sequence[StoredFile]
 ) -> None:
     """Exit with status 1 if another folder has given a domain its name."""
-    others = {row.source for row in files} - {found.source, *library.find_former(found, files)}
+    others = {row.source for row in files} - {source_files.source, *library.find_former(source_files, files)}
     if others:
         fail(
             f"The domain {name!r} follows another folder: {max(others)}.",
@@ -171,12 +171,12 @@ def _library(client: ServiceClient) -> FollowedLibrary:
         ),
         list_sources=client.list_synced_sources,
         record_files=client.record_synced_files,
-        get_video=lambda video: _found(client.get_video, video),
-        edit_video=lambda video, patch: _found(client.edit_video, video, patch),
+        get_video=lambda video: _with_not_found(client.get_video, video),
+        edit_video=lambda video, patch: _with_not_found(client.edit_video, video, patch),
     )
 
 
-def _found(operation: Callable[..., Any], *arguments: object) -> Any:
+def _with_not_found(operation: Callable[..., Any], *arguments: object) -> Any:
     try:
         return operation(*arguments)
     except NotFoundError as error:
@@ -187,7 +187,7 @@ def _plan(
     client: ServiceClient,
     library: FollowedLibrary,
     source: VideoSource,
-    found: SourceFiles,
+    source_files: SourceFiles,
     domain: TaskDetails | None,
     compare_contents: bool = False,
 ) -> tuple[SyncPlan, FollowedDomain]:
@@ -199,9 +199,9 @@ def _plan(
             [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)],
             files,
             {task.id for task in domains if task.state == "ready"},
-            former=library.find_former(found, files),
+            former=library.find_former(source_files, files),
         )
-    plan = plan_sync(found, followed, library, compare_contents=compare_contents)
+    plan = plan_sync(source_files, followed, library, compare_contents=compare_contents)
     plan.leave_out(source.find_problem)
     return plan, followed
 

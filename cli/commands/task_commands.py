@@ -54,9 +54,9 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
 @app.command()
 def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Show a task."""
-    found = find_task(connect(url, data), task)
-    print_json(found)
-    console.print(task_table([found]))
+    details = find_task(connect(url, data), task)
+    print_json(details)
+    console.print(task_table([details]))
 
 
 @app.command()

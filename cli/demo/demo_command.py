@@ -274,8 +274,8 @@ def print_search(sample: SampleSearch, response: SearchResponse) -> None:
         facts.append(f"{_right_first(sample, response)} of the first {count} have the word in a caption.")
     elif sample.kind == "sentence":
         rank = _rank(sample, response)
-        found = f"has rank {rank}" if rank else f"is not among the first {len(response.results)} results"
-        facts.append(f"The one with this caption {found}.")
+        place = f"has rank {rank}" if rank else f"is not among the first {len(response.results)} results"
+        facts.append(f"The one with this caption {place}.")
     console.print(*facts, f"{response.timing_ms.total:.0f} ms\n", soft_wrap=True)
 
 
@@ -308,13 +308,13 @@ def _right_first(sample: SampleSearch, response: SearchResponse) -> int:
 
 def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:
     """Format mean Recall@1, 5 and 10 over all queries, in percent."""
-    known = [cell for cell in cells if cell and cell.queries]
-    if not known:
+    measured = [cell for cell in cells if cell and cell.queries]
+    if not measured:
         return "·"
-    queries = sum(cell.queries for cell in known)
+    queries = sum(cell.queries for cell in measured)
     sums = (
-        sum(cell.queries * value for cell, value in zip(known, values, strict=True))
-        for values in zip(*((cell.r1, cell.r5, cell.r10) for cell in known), strict=True)
+        sum(cell.queries * value for cell, value in zip(measured, values, strict=True))
+        for values in zip(*((cell.r1, cell.r5, cell.r10) for cell in measured), strict=True)
     )
     return " / ".join(f"{100 * total / queries:.0f}" for total in sums)
 

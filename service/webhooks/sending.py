@@ -180,8 +180,8 @@ def _retry_after(response: httpcore.Response) -> int:
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found[:_MAX_ADDRESSES]]
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in entries[:_MAX_ADDRESSES]]
 
 
 @lru_cache(maxsize=1)
