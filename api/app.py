@@ -38,9 +38,7 @@ _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-strea
 def create_app(configured: Settings | None = None) -> FastAPI:
     """Create the application with the API, the pages and a query service.
 
-    Raises:
-        ValueError: The address is reachable from the network, but the API key is missing or short; or the root path
-            is a path of the service.
+    Raises ValueError if the network reaches it without a long API key, or if the root path is a path of the service.
     """
     configured = configured or settings()
     configure_logging(configured.log_format, configured.log_level)

@@ -69,13 +69,7 @@ def conditional_response(
 
 
 def is_current(request: Request, entity_tag: str, last_modified: str | None = None) -> bool:
-    """Return whether the client has the current version.
-
-    Args:
-        request: The request. ``If-None-Match`` takes precedence over ``If-Modified-Since``.
-        entity_tag: ``ETag`` of the current version; tags are compared weakly.
-        last_modified: ``Last-Modified`` of the current version; None: only tags decide.
-    """
+    """Return whether the client has the current version. Tags are compared weakly, and decide if there are any."""
     tags = request.headers.get("if-none-match")
     if tags is not None:
         client_tags = {tag.strip().removeprefix("W/") for tag in tags.split(",")}
@@ -99,11 +93,7 @@ def range_response(request: Request, path: Path, media_type: str, headers: dict[
     """Return the file, or the requested range; 304 if the client has the current version.
 
     A malformed ``Range`` header, or one with several ranges, is ignored and the whole file is sent, as RFC 9110
-    (section 14.2) allows.
-
-    Raises:
-        NotFound: The file does not exist.
-        RangeNotSatisfiable: The file has no byte in the range.
+    (section 14.2) allows. Raises NotFound without a file, and RangeNotSatisfiable if it has no byte in the range.
     """
     try:
         status = os.stat(path)

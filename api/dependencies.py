@@ -113,11 +113,7 @@ IdempotencyKey = Annotated[
 
 
 def parse_json(model: type[_Model], body: bytes) -> _Model:
-    """Parse a JSON body, which may be large: call this outside the event loop.
-
-    Raises:
-        InvalidInput: the body is not JSON, or a field is invalid.
-    """
+    """Parse a JSON body; raises InvalidInput. It may be large: call this outside the event loop."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -269,11 +265,7 @@ class _UrlFilters(BaseModel):
     )
 
     def service_arguments(self) -> dict[str, Any]:
-        """Return the parameters as arguments of the query service.
-
-        Raises:
-            InvalidInput: ``where`` is not a JSON object.
-        """
+        """Return the parameters as arguments of the query service; raises InvalidInput."""
         arguments = dict(self)
         if self.where is not None:
             from service.search.video_filters import parse_where_json  # imports torch

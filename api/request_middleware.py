@@ -40,11 +40,7 @@ class HttpMiddleware(ABC):
 
 
 class StatusRecorder:
-    """A request's ``send`` function, which records the response status.
-
-    Attributes:
-        status: Status of the response; None until it has begun.
-    """
+    """A request's ``send`` function, which records the response status; None until it has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

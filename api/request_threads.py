@@ -65,11 +65,7 @@ _RETRY_SECONDS = 30
 
 
 class StreamLimit:
-    """Counts a process's open streams by caller. Thread-safe.
-
-    Args:
-        most_of_caller: Maximum number of streams per key or user, so that others have streams left.
-    """
+    """Counts a process's open streams by caller: a key or user, who leaves streams to others. Thread-safe."""
 
     def __init__(self, kind: str, advice: str, *, most: int, most_of_caller: int) -> None:
         self.most, self.most_of_caller = most, most_of_caller
@@ -78,11 +74,7 @@ class StreamLimit:
         self._lock = Lock()
 
     def require(self, caller: str) -> None:
-        """Check that a caller may open another stream.
-
-        Raises:
-            TooManyRequests: The caller, or all callers together, have the maximum number of streams.
-        """
+        """Check that a caller may open another stream; raises TooManyRequests."""
         with self._lock:
             of_caller, total = self._open[caller], self._open.total()
         if of_caller >= self.most_of_caller:

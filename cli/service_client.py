@@ -36,11 +36,7 @@ _IN_PROCESS_URL = "http://localhost"
 
 
 class ServiceClient(Client):
-    """Client of a service, or of a data folder without a service.
-
-    Attributes:
-        is_remote: Whether the client uses a service instead of a data folder.
-    """
+    """Client of a remote service, or of a data folder without a service."""
 
     def __init__(
         self, url: str | None, data: Path | None = None, transport: httpx.BaseTransport | None = None

@@ -48,11 +48,9 @@ _Cursor = Annotated[str | None, Field(description="`next_cursor` from the previo
 
 
 def create_agent_server(open_client: OpenClient) -> MCPServer:
-    """Create a stateless server with all tools.
+    """Create a stateless server with all tools. ``open_client`` opens an API client with an agent's credentials.
 
-    Args:
-        open_client: Opens an API client with an agent's credentials. Its argument is the agent's HTTP request, or None
-            over standard input and output.
+    Its argument is the agent's HTTP request, or None over standard input and output.
     """
     server = _StrictServer(
         "cinestrata",
@@ -263,11 +261,7 @@ class LibraryTools:
 
 
 async def _send(api: httpx.AsyncClient, method: str, path: str, **content: Any) -> httpx.Response:
-    """Send a request to the API.
-
-    Raises:
-        ToolError: The API refuses the request (with the reason), or does not respond.
-    """
+    """Send a request to the API; raises ToolError if it is refused (with the reason), or not answered."""
     if "params" in content:
         content["params"] = {name: value for name, value in content["params"].items() if value is not None}
     try:

@@ -95,12 +95,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def start_browser_session(request: Request, owner: SessionOwner, method: str, next: str) -> Response:
-    """Start a session, and redirect the browser with its cookie.
-
-    Args:
-        method: ``password``, ``key`` or ``oidc``.
-        next: Path of the page to show; an address outside the service is replaced by the search page.
-    """
+    """Start a session by ``password``, ``key`` or ``oidc``, and redirect the browser with its cookie to a page."""
     agent, previous = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
     token = await run_in_threadpool(credentials.start_session, owner, method, agent, previous)
     response = RedirectResponse(local_path(request, next), status_code=303)

@@ -56,12 +56,7 @@ log = structlog.get_logger(__name__)
 
 
 class Authenticator:
-    """Identifies senders, and remembers valid credentials for a few seconds.
-
-    Args:
-        settings: Settings with the environment's key and the server's address.
-        reads: Catalog reads; None: its own.
-    """
+    """Identifies senders, and remembers valid credentials for a few seconds."""
 
     def __init__(self, settings: Settings, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
@@ -177,11 +172,7 @@ class Authenticator:
         return principal
 
     def record_exposed_key(self, request: Request, parameter: str, text: str) -> None:
-        """Record a request whose URL contains a key in the audit log, without the key.
-
-        Args:
-            text: Text that contains the key, or the value of a parameter for keys.
-        """
+        """Record in the audit log that a URL contains a key, or a parameter for keys, but not the ``text`` itself."""
         path = credentials.KEY_PATTERN.sub("[key]", request.url.path)
         if len(text) >= MIN_NETWORK_KEY_CHARS:
             path = path.replace(text, "[key]")
@@ -242,11 +233,7 @@ def is_loopback(host: str) -> bool:
 
 
 def require_network_credentials(settings: Settings) -> None:
-    """Check that a server listening beyond loopback refuses requests without credentials.
-
-    Raises:
-        ValueError: there is neither a key in the environment nor an administrator in the catalog, or the key is short.
-    """
+    """Raise ValueError if a server that listens beyond loopback has no administrator, or a short key."""
     if is_loopback(settings.host):
         return
     if settings.api_key is not None:

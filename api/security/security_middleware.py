@@ -183,11 +183,7 @@ def body_limit(request: Request, settings: Settings) -> int:
 
 
 def check_content_length(value: str, limit: int) -> None:
-    """Check the Content-Length header of a request against a limit.
-
-    Raises:
-        TooLarge: The declared size exceeds the limit.
-    """
+    """Raise TooLarge if the Content-Length header of a request exceeds a limit."""
     if not (value.isascii() and value.isdecimal()):
         return
     digits = value.lstrip("0") or "0"

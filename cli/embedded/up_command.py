@@ -214,10 +214,7 @@ def release_leases(pid: int | None = None) -> None:
     """Release the leases of an ended process, so that its tasks need not wait until they expire.
 
     The attempt still counts, so a task that kills its worker is not retried forever. Catalog errors are ignored: leases
-    expire anyway.
-
-    Args:
-        pid: Process ID on this machine; None releases all leases, which is safe only while no worker runs.
+    expire anyway. Without a process ID, all leases are released, which is safe only while no worker runs.
     """
     owner = "" if pid is None else f"{socket.gethostname()}:{pid}:"
     try:

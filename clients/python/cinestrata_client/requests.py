@@ -170,11 +170,7 @@ class RetryPolicy:
 
 
 class BaseClient(ABC):
-    """What methods need from either client.
-
-    Raises:
-        ValueError: The URL is not http or https, or the key has characters that a header cannot contain.
-    """
+    """What methods need from either client."""
 
     def __init__(self, base_url: str, api_key: str | None, timeout: float, retries: RetryPolicy) -> None:
         try:
@@ -207,8 +203,7 @@ class BaseClient(ABC):
     async def exchange(self, call: Call[Any]) -> httpx.Response:
         """Send a call, and retry it if that is safe and promising; the response may be an error.
 
-        Raises:
-            UnreachableError: There is no response.
+        Raises UnreachableError without a response.
         """
         call = self.retries.keyed(call)
         attempt = 0
@@ -228,12 +223,7 @@ class BaseClient(ABC):
                 raise UnreachableError(self.base_url, call.method, call.url, outcome) from outcome
 
     async def answer(self, call: Call[_T]) -> _T:
-        """Send a call and return its parsed response.
-
-        Raises:
-            ServiceError: The response is an error.
-            UnreachableError: There is no response.
-        """
+        """Send a call and return its parsed response; raises ServiceError or UnreachableError."""
         return call.parse(await self._checked(call))
 
     async def page(self, call: Call[Any]) -> tuple[list[Any], Call[Any] | None]:
