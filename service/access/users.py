@@ -155,9 +155,9 @@ def _require_user(session: Session, name_or_id: str) -> User:
 
 
 def _valid_name(name: str) -> str:
-    kept = "".join(c for c in normalize_name(name) if name_problem(f"a{c}a") is None)
-    kept = normalize_name(kept)[: MAX_NAME_CHARS - 8].strip()
-    return kept if kept and name_problem(kept) is None else "user"
+    allowed = "".join(c for c in normalize_name(name) if name_problem(f"a{c}a") is None)
+    allowed = normalize_name(allowed)[: MAX_NAME_CHARS - 8].strip()
+    return allowed if allowed and name_problem(allowed) is None else "user"
 
 
 def _unused_name(session: Session, name: str) -> str:

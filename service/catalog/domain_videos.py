@@ -145,8 +145,8 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
     session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
     rows = [
         {"vector_id": vector_id, "video_vector_id": video, "start_seconds": start, "end_seconds": end}
-        for video, own in spans.items()
-        for vector_id, (start, end) in zip(moment_ids(video, len(own)).tolist(), own, strict=True)
+        for video, moments in spans.items()
+        for vector_id, (start, end) in zip(moment_ids(video, len(moments)).tolist(), moments, strict=True)
     ]
     for batch in batches(rows, _MOMENT_ROWS):
         session.execute(insert(Moment), batch)

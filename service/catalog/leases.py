@@ -121,14 +121,14 @@ class Lease:
                 self.release(session)
 
     def _set_end(self, session: Session, until: datetime) -> bool:
-        found = session.execute(
+        row = session.execute(
             update(self._until.class_)
             .where(self._is_held)
             .values({self._until: until})
             .returning(self._until)
             .execution_options(synchronize_session=False)
         ).first()
-        return found is not None
+        return row is not None
 
     def _run(self) -> None:
         last_ticks, last_progress = self._ticks, time.monotonic()

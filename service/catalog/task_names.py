@@ -31,10 +31,10 @@ def find_task(session: Session, name_or_id: str) -> Task | None:
         return None
     text = name_or_id.encode("utf-8", "replace").decode()
     key = name_key(text)
-    found = session.scalars(
+    tasks = session.scalars(
         select(Task).where(or_(Task.id == text, Task.name_key == key, Task.slug == text))
     ).all()
-    return min(found, key=lambda task: (task.id != text, task.name_key != key), default=None)
+    return min(tasks, key=lambda task: (task.id != text, task.name_key != key), default=None)
 
 
 def read_task_names(session: Session, task_ids: Iterable[str]) -> dict[str, str]:

@@ -137,15 +137,15 @@ class OidcSettings(BaseModel):
     @property
     def role_scopes(self) -> dict[str, AccessScope]:
         """Scopes by role; raises ValueError for a malformed entry."""
-        found: dict[str, AccessScope] = {}
+        scopes: dict[str, AccessScope] = {}
         for entry in filter(None, (part.strip() for part in self.roles.split(","))):
             role, _, scope = entry.rpartition("=")
             if scope not in get_args(AccessScope) or not role.strip():
                 raise ValueError(
                     f"CINESTRATA_OIDC__ROLES: {entry!r} is not role=scope with the scope search, ingest or admin"
                 )
-            found[role.strip()] = scope  # type: ignore[assignment]
-        return found
+            scopes[role.strip()] = scope  # type: ignore[assignment]
+        return scopes
 
 
 class Settings(BaseSettings):

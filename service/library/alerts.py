@@ -39,8 +39,8 @@ def evaluate_alerts() -> None:
     """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe."""
     lost = dict(_lost_recall(until_served(read_recall_cells())))
     with session_scope() as session:
-        known = dict(session.execute(select(Alert.open_key, Alert.value)).all())
-    if known == {key: loss.loss for key, (_, loss) in lost.items()}:
+        stored = dict(session.execute(select(Alert.open_key, Alert.value)).all())
+    if stored == {key: loss.loss for key, (_, loss) in lost.items()}:
         return
     try:
         with session_scope(write=True) as session:

@@ -70,9 +70,9 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     deleted: set[str] = set()
     # Publishing an append or a relearned domain moves videos to another task: look for them there again.
     while by_task := _find_tasks([video for video in wanted if video not in deleted], task_id):
-        for task, found in by_task.items():
-            deleted.update(_delete(task, list(found)))
-        _delete_copies([vector_id for found in by_task.values() for vector_id in found.values()])
+        for task, videos in by_task.items():
+            deleted.update(_delete(task, list(videos)))
+        _delete_copies([vector_id for videos in by_task.values() for vector_id in videos.values()])
     _delete_files(wanted)
     return DeletionResult(
         deleted=[video for video in wanted if video in deleted],
@@ -103,9 +103,9 @@ def delete_task(task_id: str) -> DeletionResult:
         task = lock_task(session, task_id)
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
-        own = session.execute(_IDS.where(Video.task_id == task_id).order_by(Video.vector_id)).all()
-        originals = [video.vector_id for video in own]
-        gone = _remove(session, task, own, whole=True)
+        videos = session.execute(_IDS.where(Video.task_id == task_id).order_by(Video.vector_id)).all()
+        originals = [video.vector_id for video in videos]
+        gone = _remove(session, task, videos, whole=True)
         if gone or task.deleted_at is None:
             record_change(session, "task.delete", task.id, {"name": task.name, "videos": len(gone)})
         # A ready append's folder holds the uploaded files of videos that belong to the domain now.
@@ -298,12 +298,12 @@ def sweep_orphan_thumbnails() -> None:
 
     Killed processes and concurrent deletions leave such files. This lists all files.
     """
-    found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
+    thumbnails = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     # Queried after the listing, so that new videos' files are not taken for orphans.
     with session_scope() as session:
-        known = set(session.scalars(select(Video.id)))
-    for path in found:
-        if path.stem not in known:
+        videos = set(session.scalars(select(Video.id)))
+    for path in thumbnails:
+        if path.stem not in videos:
             path.unlink(missing_ok=True)
 
 

@@ -112,8 +112,8 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
     newest = cells.releases[-1].order
     with session_scope() as session:
         rows = session.scalars(select(Recall).where(Recall.release_order == newest)).all()
-    found = {(row.gallery, row.task_order): recall_figures(row) for row in rows}
-    return {gallery: [found.get((gallery, task.order)) for task in tasks] for gallery in GALLERIES}
+    figures = {(row.gallery, row.task_order): recall_figures(row) for row in rows}
+    return {gallery: [figures.get((gallery, task.order)) for task in tasks] for gallery in GALLERIES}
 
 
 def newest_recall(task_id: str) -> dict[str, RecallFigures]:

@@ -117,17 +117,17 @@ def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
         if manifest.release is None:
             raise NotFound("There is no release yet: no domain has been learned.")
         return manifest.release
-    found = name_or_id if name_or_id in manifest.releases else None
-    if found is None:
+    release = name_or_id if name_or_id in manifest.releases else None
+    if release is None:
         task = find_task(session, name_or_id)
         owned = task and session.scalar(select(Release.id).where(Release.task_id == task.id))
-        found = owned if owned in manifest.releases else None
-    if found is None and _PREFIX.fullmatch(name_or_id):
-        matches = [release for release in manifest.releases if release.startswith(name_or_id)]
-        found = matches[0] if len(matches) == 1 else None
-    if found is None or not _releases(session, [found]):
+        release = owned if owned in manifest.releases else None
+    if release is None and _PREFIX.fullmatch(name_or_id):
+        matches = [name for name in manifest.releases if name.startswith(name_or_id)]
+        release = matches[0] if len(matches) == 1 else None
+    if release is None or not _releases(session, [release]):
         raise NotFound(f"There is no release {name_or_id[:100]!r}.", remedy=Action(name="list_releases"))
-    return found
+    return release
 
 
 def _releases(session: Session, ids: Sequence[str]) -> dict[str, tuple[Release, str]]:
@@ -163,7 +163,7 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
     order = release.learned_order
     previous = rows[before][0].learned_order if before in rows else order
     domains = _read_domains(session)
-    kept = session.scalar(
+    appended = session.scalar(
         select(func.count())
         .select_from(Video)
         .join(Task, Task.id == Video.task_id)
@@ -187,7 +187,7 @@ def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry
         unsearchable=_change([domain for at, domain in domains if order < at <= previous]),
         searchable_again=_change([domain for at, domain in domains if previous < at <= order]),
         searchable_videos=sum(domain.videos for at, domain in domains if at <= order),
-        kept_appended=kept or 0,
+        kept_appended=appended or 0,
     )
 
 

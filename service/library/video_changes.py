@@ -105,13 +105,13 @@ def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
         if task_id is None:
             break
         task = lock_task(session, task_id)
-        found = session.scalars(
+        video = session.scalars(
             select(Video)
             .where(Video.id == video_id, Video.task_id == task_id)
             .execution_options(populate_existing=True)
         ).one_or_none()
-        if found is not None:
-            return task, found
+        if video is not None:
+            return task, video
         # Either it moved from the append to its domain when that was published, or it was deleted.
     raise NotFound(f"There is no video {video_id!r}.")
 
@@ -150,13 +150,13 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         raise InvalidInput.at("text", "The text has no words.", "Send the query that was searched.")
     actor = current_actor()
     with session_scope(write=True) as session:
-        _, found = lock_video(session, spec.video_id)
-        if found.status != "accepted" or found.copy_of is not None:
+        _, target = lock_video(session, spec.video_id)
+        if target.status != "accepted" or target.copy_of is not None:
             raise NotFound(f"No search can find the video {spec.video_id!r}.")
-        video = found.vector_id
-        own = session.scalars(_of_caller(select(Feedback), actor).where(Feedback.video_vector_id == video))
+        video = target.vector_id
+        given = session.scalars(_of_caller(select(Feedback), actor).where(Feedback.video_vector_id == video))
         # Rows of an earlier version have another key; the one with this key goes first, because keys are unique.
-        same = [entry for entry in own if words_key(entry.text) == key]
+        same = [entry for entry in given if words_key(entry.text) == key]
         row = max(same, key=lambda entry: entry.words_key == key, default=None)
         if row is not None and (row.text, row.verdict) == (text, spec.verdict):
             return to_response(FeedbackDetails, row, video_id=spec.video_id)
@@ -197,9 +197,9 @@ def list_feedback(
         query = query.where(Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == video_id)))
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-        judged = [row.video_vector_id for row in page.rows]
+        vector_ids = [row.video_vector_id for row in page.rows]
         ids = dict(
-            session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(judged))).all()
+            session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(vector_ids))).all()
         )
         entries = [
             to_response(FeedbackDetails, row, video_id=ids[row.video_vector_id])
@@ -214,10 +214,10 @@ def take_back(feedback_id: int, *, own: bool = False) -> None:
     with session_scope(write=True) as session:
         query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]
         query = query.where(Feedback.id == feedback_id)
-        found = session.execute(_of_caller(query, current_actor()) if own else query).one_or_none()
-        if found is None:
+        entry = session.execute(_of_caller(query, current_actor()) if own else query).one_or_none()
+        if entry is None:
             raise NotFound(f"There is no feedback {feedback_id}{' of yours' if own else ''}.")
-        row, video_id = found
+        row, video_id = entry
         details = {"text": row.text, "verdict": row.verdict, "caller": row.caller}
         # A reassignment may have moved the entry to another video since.
         video = session.scalar(

@@ -84,17 +84,17 @@ def remove_deleted_files() -> dict[str, str]:
     last = 0
     while True:
         with session_scope() as session:
-            found = session.scalars(
+            removals = session.scalars(
                 select(FileRemoval).where(FileRemoval.id > last).order_by(FileRemoval.id).limit(_BATCH)
             ).all()
-            if not found:
+            if not removals:
                 return failed
-            last = found[-1].id
-            batch = FileRemoval.id.between(found[0].id, last)
+            last = removals[-1].id
+            batch = FileRemoval.id.between(removals[0].id, last)
             needed = _needed_files(session, batch)
-            uploads = _unneeded_uploads(session, batch, found)
+            uploads = _unneeded_uploads(session, batch, removals)
         removed = []
-        for removal in found:
+        for removal in removals:
             try:
                 _delete_files(removal, needed, uploads.get(removal.id))
                 removed.append(removal.id)

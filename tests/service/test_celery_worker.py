@@ -77,8 +77,8 @@ def _install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_devices_are_read_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _install(tmp_path, "printf '0, 1024, 81559\\n1, [N/A], [N/A]\\n2, 5, 10\\n'", monkeypatch)
-    found = [(gpu.device, gpu.used_bytes, gpu.total_bytes) for gpu in read_gpu_memory()]
-    assert found == [(0, 1024 * 1024**2, 81559 * 1024**2), (2, 5 * 1024**2, 10 * 1024**2)]
+    devices = [(gpu.device, gpu.used_bytes, gpu.total_bytes) for gpu in read_gpu_memory()]
+    assert devices == [(0, 1024 * 1024**2, 81559 * 1024**2), (2, 5 * 1024**2, 10 * 1024**2)]
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,12 @@ def test_processes_can_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     together = threading.Barrier(4)
 
     def connect(url: str) -> None:
-        own = database.open_engine(url)  # as each process has one
+        engine = database.open_engine(url)  # as each process has one
         together.wait()
         try:
-            own.connect().close()
+            engine.connect().close()
         finally:
-            own.dispose()
+            engine.dispose()
 
     with ThreadPoolExecutor(4) as threads:
         for number in range(60):

@@ -192,8 +192,8 @@ def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog
         ("bad-t000", "t000", "Bad t000"),
         ("bad-t001", "t001", "Bad t001"),
     ]
-    found = library_listing.list_videos("t000", status="rejected", text="BAD T001")
-    assert [video.id for video in found.videos] == ["bad-t001"]
+    rejected = library_listing.list_videos("t000", status="rejected", text="BAD T001")
+    assert [video.id for video in rejected.videos] == ["bad-t001"]
 
 
 @pytest.mark.slow

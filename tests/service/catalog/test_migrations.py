@@ -84,10 +84,10 @@ def catalog(
     request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> Settings:
     """Settings with an empty catalog whose schema changes, so that no other test uses its database."""
-    own = {}
+    options = {}
     if request.param == "postgresql":
-        own["database_url"] = request.getfixturevalue("fresh_postgres_url")
-    return settings_factory(tmp_path, request.param, **own)
+        options["database_url"] = request.getfixturevalue("fresh_postgres_url")
+    return settings_factory(tmp_path, request.param, **options)
 
 
 @pytest.fixture

@@ -167,7 +167,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
     first = service.search(text, 1, task="lake", moments=1)
     assert (first.results[0].video_id, len(first.results[0].moments)) == ("lake-1", 1)
     everything = _found(service)
-    gone, kept = (moment_ids(_vector_id(f"lake-{n}"), len(seen[n])) for n in (1, 2))
+    gone, remaining = (moment_ids(_vector_id(f"lake-{n}"), len(seen[n])) for n in (1, 2))
     with session_scope(write=True) as session:
         for video in ("lake-0", "lake-1"):
             record(session, "tsk_lake", "rejected", {"uri": "x.mp4", "video_id": video, "reason": "bad"})
@@ -175,7 +175,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
     delete_videos(["lake-1"])
     left = [video for video in everything if video != "lake-1"]
     with session_scope() as session:
-        assert session.scalars(select(Moment.vector_id)).all() == kept.tolist()
+        assert session.scalars(select(Moment.vector_id)).all() == remaining.tolist()
         events = session.scalars(select(Event).order_by(Event.id)).all()
     named = [(event.kind, event.data.get("video_id")) for event in events]
     assert named[-3:] == [("rejected", "lake-0"), ("log", "lake-0"), ("log", None)]
@@ -187,10 +187,10 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
         assert sorted(_found(server)) == sorted(left)  # fewer captions: words weigh differently
         shard = server.snapshots.current().shards["tsk_lake"]
         assert not np.isin(gone, shard.ids).any()
-        assert np.isin(kept, shard.ids).all()
+        assert np.isin(remaining, shard.ids).all()
         # Two results are found, although 30 deleted moments have higher scores.
-        found = server.search(text, 2, task="lake", moments=100).results
-        assert {result.video_id: len(result.moments) for result in found} == {"lake-0": 0, "lake-2": 2}
+        results = server.search(text, 2, task="lake", moments=100).results
+        assert {result.video_id: len(result.moments) for result in results} == {"lake-0": 0, "lake-2": 2}
         rest = server.search(text, 50, cursor=first.next_cursor, task="lake").results
         assert "lake-1" not in {result.video_id for result in rest}
     assert deletion.compact("tsk_lake").vectors == 2 + 2

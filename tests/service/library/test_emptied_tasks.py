@@ -88,8 +88,8 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
         mode: [_visual_hits(service, text, task="cars", mode=mode) for text in texts]
         for mode in ("pinned", "latest")
     }
-    own = ["an owl", *CARS]  # words that only birds had weigh more without them
-    order = [_ids(service.search(text, 50, task="cars")) for text in own]
+    queries = ["an owl", *CARS]  # words that only birds had weigh more without them
+    order = [_ids(service.search(text, 50, task="cars")) for text in queries]
     alike = service.search_similar("cars-0", 50)
     rows = [row.astype(kind).tobytes() for row in library.stored(BIRDS) for kind in (np.float16, np.float32)]
     page = service.search("an owl", 1)
@@ -104,7 +104,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
         for mode, expected in before.items():
             assert [_visual_hits(server, text, task="cars", mode=mode) for text in texts] == expected
             assert [_visual_hits(server, text, mode=mode) for text in texts] == expected
-        assert [_ids(server.search(text, 50)) for text in own] == order
+        assert [_ids(server.search(text, 50)) for text in queries] == order
         assert server.search("an owl", 50, task="tsk_birds").results == []
         assert server.search("an owl", 50, task="tsk_birds").degraded == {}
         everywhere = server.search_similar("cars-0", 50, scope="all")
@@ -116,13 +116,13 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     later.close()
     files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in files if any(row in path.read_bytes() for row in rows)]
-    found = audit(library.store)
+    report = audit(library.store)
     wrong = [
-        *found.problems,
-        *check_releases(library.settings, found),
-        *check_catalog(library.settings, found),
+        *report.problems,
+        *check_releases(library.settings, report),
+        *check_catalog(library.settings, report),
     ]
-    assert (wrong, found.leftovers) == ([], [])
+    assert (wrong, report.leftovers) == ([], [])
     shown = library_status()
     assert (shown.degraded, shown.vectors) == ({}, 3)
     assert [(s.task, s.count, s.deleted, s.degraded) for s in list_shards().shards] == [

@@ -226,7 +226,7 @@ def test_router_accuracy_has_its_queries(sqlite_catalog: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "queries", "low", "high"),
+    ("hits", "queries", "low", "high"),
     [
         (0, 1, 0.000000, 0.793451),
         (1, 1, 0.206549, 1.000000),
@@ -236,9 +236,9 @@ def test_router_accuracy_has_its_queries(sqlite_catalog: Settings) -> None:
         (500, 500, 0.992376, 1.000000),
     ],
 )
-def test_interval_of_a_share(found: int, queries: int, low: float, high: float) -> None:
+def test_interval_of_a_share(hits: int, queries: int, low: float, high: float) -> None:
     """The ends are those of scipy's ``binomtest(...).proportion_ci(method="wilson")``."""
-    assert wilson_interval(found / queries, queries) == pytest.approx((low, high), abs=1e-6)
+    assert wilson_interval(hits / queries, queries) == pytest.approx((low, high), abs=1e-6)
 
 
 def test_interval_of_a_difference_equals_the_published_example() -> None:

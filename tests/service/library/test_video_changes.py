@@ -186,7 +186,7 @@ def _give(caller: str, text: str, verdict: Any = "right", video: str = "a") -> F
         return give_feedback(FeedbackSpec(text=text, video_id=video, verdict=verdict))
 
 
-def _judged(video: int) -> list[tuple[str, int]]:
+def _feedback_of(video: int) -> list[tuple[str, int]]:
     texts = read_texts(np.array([video])).texts[video]
     return [(text.text, text.votes) for text in texts if text.votes]
 
@@ -194,16 +194,16 @@ def _judged(video: int) -> list[tuple[str, int]]:
 def test_votes_of_callers_for_the_same_words_are_counted_together(video: int) -> None:
     for caller, text in (("ada", "A dog runs"), ("bob", "running dogs"), ("cyd", "the dog runs!")):
         _give(caller, text)
-    assert _judged(video) == [("A dog runs", 3)]
+    assert _feedback_of(video) == [("A dog runs", 3)]
     _give("dan", "dog runs", "wrong")
-    assert _judged(video) == [("A dog runs", 2)]
+    assert _feedback_of(video) == [("A dog runs", 2)]
     _give("eve", "a cat")
     _give("fay", "a cat", "wrong")
-    assert _judged(video) == [("A dog runs", 2)], "a tie is no verdict"
+    assert _feedback_of(video) == [("A dog runs", 2)], "a tie is no verdict"
     for caller in ("ada", "bob", "cyd"):
         _give(caller, "dog run", "wrong")
-    assert _judged(video) == [("dog run", -4)]
-    assert _judged(video + 1) == []
+    assert _feedback_of(video) == [("dog run", -4)]
+    assert _feedback_of(video + 1) == []
 
 
 def test_caller_has_one_vote_however_often_it_is_given(video: int) -> None:
@@ -213,8 +213,8 @@ def test_caller_has_one_vote_however_often_it_is_given(video: int) -> None:
     assert read_last_edit() == number, "a repetition makes no process read the video again"
     for text in ("dogs", "THE DOG", "dog"):
         assert _give("ada", text).id == first.id
-    assert _judged(video) == [("dog", 1)]
-    assert (_give("ada", "dog", "wrong").id, _judged(video)) == (first.id, [("dog", -1)])
+    assert _feedback_of(video) == [("dog", 1)]
+    assert (_give("ada", "dog", "wrong").id, _feedback_of(video)) == (first.id, [("dog", -1)])
 
 
 def test_concurrent_repetitions_are_one_entry(video: int) -> None:
@@ -223,7 +223,7 @@ def test_concurrent_repetitions_are_one_entry(video: int) -> None:
             pool.map(lambda number: _give("ada", "a dog", ("right", "wrong")[number % 2]), range(12))
         )
     assert len({entry.id for entry in given}) == 1
-    assert len(_judged(video)) == 1
+    assert len(_feedback_of(video)) == 1
 
 
 def test_feedback_is_listed_and_taken_back(video: int) -> None:
@@ -245,9 +245,9 @@ def test_feedback_is_listed_and_taken_back(video: int) -> None:
     with acting_as(Actor("key", "ada")):  # a key with the name of a user
         assert ids(own=True) == []
     take_back(dog.id)
-    assert _judged(video) == [("a dog", 1)]
+    assert _feedback_of(video) == [("a dog", 1)]
     take_back(other.id)
-    assert _judged(video) == []
+    assert _feedback_of(video) == []
     with pytest.raises(NotFound):
         take_back(other.id)
 
@@ -260,10 +260,10 @@ def test_feedback_of_a_version_with_other_words_is_replaced_and_counted_with_the
     with session_scope(write=True) as session:
         session.execute(update(Feedback).values(words_key="earlier"))
     _give("cyd", "dont stop")
-    assert _judged(sqlite_video) == [("don't stop", 2), ("the dog", 1)]
+    assert _feedback_of(sqlite_video) == [("don't stop", 2), ("the dog", 1)]
     _give("ada", "don’t stop", "wrong")
     _give("ada", "don’t stop", "wrong")
-    assert _judged(sqlite_video) == [("the dog", 1)]
+    assert _feedback_of(sqlite_video) == [("the dog", 1)]
     assert len(list_feedback().feedback) == 3
 
 
@@ -310,7 +310,7 @@ def test_number_of_entries_of_a_caller_is_limited(sqlite_video: int, monkeypatch
 def test_votes_are_bounded(sqlite_video: int) -> None:
     for number in range(MAX_VOTES + 3):
         _give(f"caller {number}", "a dog")
-    assert _judged(sqlite_video) == [("a dog", MAX_VOTES)]
+    assert _feedback_of(sqlite_video) == [("a dog", MAX_VOTES)]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_feedback_whose_transaction_fails_leaves_nothing(video: int, monkeypatch
         patch.setattr(video_changes, "number_edits", fail)
         with pytest.raises(RuntimeError):
             _give("ada", "a dog")
-    assert (list_feedback().feedback, _judged(video), read_last_edit()) == ([], [], number)
+    assert (list_feedback().feedback, _feedback_of(video), read_last_edit()) == ([], [], number)
 
 
 def test_words_of_every_process_follow_feedback(video: int) -> None:
