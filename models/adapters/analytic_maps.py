@@ -11,7 +11,7 @@ backbone's reserved coordinates; without any, a vector has only the semantic par
 
 :class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A set is a
 range of tasks in a *storage*: concatenated arrays with spare capacity. Sets are immutable and share storages; the maps
-are copied only if another set has taken the next place, or the capacity is used up. A pair's vector is the same bit for
+are copied only if another set has taken the next rows, or the capacity is used up. A pair's vector is the same bit for
 bit in any batch and any set.
 """
 
@@ -345,17 +345,17 @@ class AnalyticMapSet:
             return lexical
         known_keys = storage.keys[rows]
         keys = tokens + (tasks * self._vocabulary)[:, None]
-        place = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
+        index = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
         # A padded key sorts before the task's tokens, where it could equal the previous task's last key.
         is_word = tokens >= 0
-        is_known = (known_keys[place] == keys) & is_word
+        is_known = (known_keys[index] == keys) & is_word
         unknown = storage.unknown_weights[tasks][:, None]
-        weights = np.where(is_known, storage.weights[rows][place], unknown) * is_word
+        weights = np.where(is_known, storage.weights[rows][index], unknown) * is_word
         # Summed from left to right, so that padding changes no bit.
         squares = np.cumsum(weights * weights, axis=1)[:, -1]
         shares = weights / np.maximum(np.sqrt(squares), np.float32(MIN_LENGTH))[:, None]
         pairs, columns = is_known.nonzero()
-        values = storage.lexicon[rows][place[pairs, columns]].astype(np.float32)
+        values = storage.lexicon[rows][index[pairs, columns]].astype(np.float32)
         values *= shares[pairs, columns][:, None]
         # Add each pair's first known token, then the second ones, and so on.
         number = np.cumsum(is_known, axis=1)[pairs, columns]

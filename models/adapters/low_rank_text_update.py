@@ -124,8 +124,8 @@ class TextUpdateSet:
             ``[C, n, L]``.
         """
         keys = ids + (candidates * self.vocabulary)[:, None, None]
-        place = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys[place] == keys, place, 0)
+        index = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
+        return torch.where(self.keys[index] == keys, index, 0)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
         """See :class:`~models.encoders.tower_forward.TextCondition`: λ·BAX for query, key and value."""

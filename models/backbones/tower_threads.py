@@ -26,8 +26,8 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], th
     remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
 
     def work() -> None:
-        for place, item in remaining:
-            results[place] = function(item)
+        for index, item in remaining:
+            results[index] = function(item)
 
     # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
     others = [_pool(max(threads, core_count())).submit(work) for _ in range(min(threads, len(items)) - 1)]
@@ -36,7 +36,7 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], th
         # While other calls occupy the pool, a call may not have begun; the loop above has left it nothing to do.
         if not other.cancel():
             other.result()
-    return [results[place] for place in range(len(items))]
+    return [results[index] for index in range(len(items))]
 
 
 @cache

@@ -52,11 +52,11 @@ class TameQueryEncoder(AdaptedQueryEncoder):
             prototype, expert, weights = self._tame.prototypes[position], NO_EXPERT, None
             changed: TextUpdateSet | None = None
             if isinstance(previous, TameQueryEncoder) and task in inputs.unchanged_tasks:
-                reused, place = previous._pinned, previous._position[task]
-                prototype, expert = reused.prototypes[place], int(reused.experts[place])
-                weights = reused.weights.select_set(previous._sets[place]) if expert != NO_EXPERT else None
+                reused, index = previous._pinned, previous._position[task]
+                prototype, expert = reused.prototypes[index], int(reused.experts[index])
+                weights = reused.weights.select_set(previous._sets[index]) if expert != NO_EXPERT else None
                 if previous._pinned_words is not None:
-                    changed = previous._pinned_words.part(place, place + 1)
+                    changed = previous._pinned_words.part(index, index + 1)
             elif (state := inputs.pinned_release(task)).kind != FROZEN_FAMILY.kind:
                 is_newest = state is release
                 tame = self._tame if is_newest else _load_tame(backbone, state)
@@ -207,8 +207,8 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
         parts = [reused._pinned.part(0, first)] if reused and first else []
         for task in self.tasks[first:]:
             if reused and task in inputs.unchanged_tasks:
-                place = reused._position[task]
-                parts.append(reused._pinned.part(place, place + 1))
+                index = reused._position[task]
+                parts.append(reused._pinned.part(index, index + 1))
                 continue
             state = inputs.pinned_release(task)
             # A shard that predates the first update is queried with the backbone alone.
@@ -222,8 +222,8 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
     def encoding_identity(self, task: str, mode: str) -> str | None:
         if mode != "pinned":
             return None
-        place = self._position[task]
-        update = self._pinned.part(place, place + 1)
+        index = self._position[task]
+        update = self._pinned.part(index, index + 1)
         if not update.b.any() and not update.words.any():
             return self._backbone.fingerprint
         tensors = {name: getattr(update, name) for name in ("a", "b", "words", "keys")}

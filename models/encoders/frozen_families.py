@@ -120,9 +120,9 @@ class AnalyticQueryEncoder(QueryEncoder):
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         # A text passes the tower once for all its tasks, and alone: its vector must not depend on other requests.
         positions = np.array(self._positions(tasks, mode), np.int64)
-        places: dict[bytes, int] = {}
-        rows = np.array([places.setdefault(text.tobytes(), len(places)) for text in texts], np.int64)
-        distinct = [np.frombuffer(text, np.int64) for text in places]
+        indices: dict[bytes, int] = {}
+        rows = np.array([indices.setdefault(text.tobytes(), len(indices)) for text in texts], np.int64)
+        distinct = [np.frombuffer(text, np.int64) for text in indices]
         frozen = self._texts.encode_alone(distinct)
         return self._maps(mode)(
             frozen, pad_distinct_tokens(distinct), rows, positions * 0 if mode == "latest" else positions

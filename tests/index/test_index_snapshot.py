@@ -33,9 +33,9 @@ def _folder(store: ShardStore, task: str) -> Path:
     return store.shard_folder(store.manifest().shards[task].id)
 
 
-def _flip(path: Path, place: int = -1) -> None:
+def _flip(path: Path, offset: int = -1) -> None:
     content = bytearray(path.read_bytes())
-    content[place] ^= 1
+    content[offset] ^= 1
     path.write_bytes(content)
 
 
@@ -70,10 +70,10 @@ def test_damaged_shard_is_degraded_and_others_are_served(
 def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:
     publish_task(store, "a", range(3))
     for path in _folder(store, "a").iterdir():
-        for place in range(0, path.stat().st_size, 7):
-            _flip(path, place)
-            assert list(IndexSnapshot.open(store).degraded) == ["a"], (path.name, place)
-            _flip(path, place)
+        for offset in range(0, path.stat().st_size, 7):
+            _flip(path, offset)
+            assert list(IndexSnapshot.open(store).degraded) == ["a"], (path.name, offset)
+            _flip(path, offset)
     assert IndexSnapshot.open(store).degraded == {}
 
 

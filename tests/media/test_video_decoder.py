@@ -225,8 +225,8 @@ def test_corrupt_files_do_not_end_the_child(make_video: MakeVideo, name: str) ->
         child = pid(decoder)
         for _ in range(40):
             wrong = bytearray(whole)
-            for place in dice.integers(0, len(whole), 8):
-                wrong[place] = dice.integers(0, 256)
+            for offset in dice.integers(0, len(whole), 8):
+                wrong[offset] = dice.integers(0, 256)
             path.write_bytes(wrong)
             try:
                 decoder.decode(path, frames=2, size=16)

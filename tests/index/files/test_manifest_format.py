@@ -58,10 +58,10 @@ def test_round_trip_keeps_entries_and_their_order(manifest: Manifest) -> None:
 @given(manifest=_manifests(), data=st.data())
 def test_any_changed_character_is_detected(manifest: Manifest, data: st.DataObject) -> None:
     text = manifest.dumps()
-    place = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.characters(codec="ascii").filter(lambda c: c != text[place]))
+    index = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.characters(codec="ascii").filter(lambda c: c != text[index]))
     try:
-        read = Manifest.loads(text[:place] + other + text[place + 1 :])
+        read = Manifest.loads(text[:index] + other + text[index + 1 :])
     except ManifestError:
         return
     assert read == manifest  # white space between fields has no meaning

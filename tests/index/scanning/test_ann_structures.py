@@ -270,8 +270,8 @@ def test_altered_structure_degrades_shard(
     store, entry = large
     path = store.shard_folder(entry.id) / "search.faiss"
     whole = path.read_bytes()
-    for place in (40, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    for offset in (40, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
         why = f"shard {entry.id[:12]} of task t: search.faiss was altered; restore it from a backup"
         assert IndexSnapshot.open(store).degraded == {"t": why}
         assert audit(store).damaged_shards == {"t": why}

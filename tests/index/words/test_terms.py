@@ -45,14 +45,14 @@ words = st.text(st.sampled_from("abcd"), min_size=4, max_size=6)
 def is_one_error(left: str, right: str) -> bool:
     """Check whether a letter is missing, added or replaced, or two neighboring letters are exchanged."""
     if len(left) == len(right):
-        wrong = [place for place, (a, b) in enumerate(zip(left, right, strict=True)) if a != b]
+        wrong = [index for index, (a, b) in enumerate(zip(left, right, strict=True)) if a != b]
         if len(wrong) == 2 and wrong[1] == wrong[0] + 1:
             first, second = wrong
             return left[first] == right[second] and left[second] == right[first]
         return len(wrong) == 1
     short, long = sorted((left, right), key=len)
     return len(long) == len(short) + 1 and any(
-        long[:place] + long[place + 1 :] == short for place in range(len(long))
+        long[:index] + long[index + 1 :] == short for index in range(len(long))
     )
 
 

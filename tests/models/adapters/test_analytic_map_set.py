@@ -57,9 +57,9 @@ def _vectors(maps: AnalyticMapSet, texts: Texts) -> Floats:
 def test_vectors_equal_those_of_each_map(texts: Texts) -> None:
     maps = [_map(1), None, AnalyticQueryMap.neutral(LAYOUT), _map(2, np.float32), _map(3)]
     vectors = _vectors(_set(maps), texts)
-    for place, query_map in enumerate(maps):
+    for index, query_map in enumerate(maps):
         expected = texts[0] if query_map is None else reference_vectors(query_map, *texts, LAYOUT)
-        np.testing.assert_allclose(vectors[:, place], expected, atol=1e-6)
+        np.testing.assert_allclose(vectors[:, index], expected, atol=1e-6)
 
 
 def test_backbone_without_reserved_coordinates(texts: Texts) -> None:
@@ -67,9 +67,9 @@ def test_backbone_without_reserved_coordinates(texts: Texts) -> None:
     maps = [_map(1, layout=layout), _map(2, layout=layout)]
     short = texts[0][:, :20], texts[1]
     vectors = _vectors(_set(maps, layout), short)
-    for place, query_map in enumerate(maps):
+    for index, query_map in enumerate(maps):
         expected = reference_vectors(query_map, *short, layout)
-        np.testing.assert_allclose(vectors[:, place], expected, atol=1e-6)
+        np.testing.assert_allclose(vectors[:, index], expected, atol=1e-6)
 
 
 def test_vectors_do_not_depend_on_the_batch(texts: Texts) -> None:
@@ -111,7 +111,7 @@ def test_caption_means_are_those_of_the_maps() -> None:
     maps = [_map(1), None, _map(3), _map(4)]  # the third has none
     means, has_mean = _set(maps).part(0, 4).caption_means
     assert has_mean.tolist() == [True, False, False, True]
-    for place in (0, 3):
-        query_map = maps[place]
+    for index in (0, 3):
+        query_map = maps[index]
         assert query_map is not None
-        assert np.array_equal(means[place], query_map.caption_mean)
+        assert np.array_equal(means[index], query_map.caption_mean)

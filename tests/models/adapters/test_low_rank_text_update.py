@@ -34,10 +34,10 @@ def test_deltas_are_scaled_low_rank_products() -> None:
             for p in range(4):
                 deltas = (output if p == 3 else inputs[p])[c]
                 for text in range(4):
-                    for place in range(6):
-                        x = hidden[c, text, place]
+                    for index in range(6):
+                        x = hidden[c, text, index]
                         expected = 0.5 * part.b[layer, p] @ (part.a[layer, p] @ x)
-                        torch.testing.assert_close(deltas[text, place], expected)
+                        torch.testing.assert_close(deltas[text, index], expected)
 
 
 def test_embedding_changes_apply_to_their_own_candidate() -> None:
@@ -75,8 +75,8 @@ def test_selected_candidates_equal_their_updates(which: list[int]) -> None:
     chosen = updates.choose(torch.tensor(which))
     hidden, end = torch.randn(len(which), 4, 6, WIDTH), torch.zeros(4, dtype=torch.int64)
     for layer in range(LAYERS):
-        for row, place in enumerate(which):
-            alone, x = updates.part(place, place + 1), hidden[row : row + 1]
+        for row, index in enumerate(which):
+            alone, x = updates.part(index, index + 1), hidden[row : row + 1]
             expected = [*alone.input_deltas(layer, x, end), alone.output_delta(layer, x, end)]
             deltas = [*chosen.input_deltas(layer, hidden, end), chosen.output_delta(layer, hidden, end)]
             for delta, expected_delta in zip(deltas, expected, strict=True):

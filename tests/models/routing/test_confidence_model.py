@@ -34,9 +34,9 @@ def test_confidence_features_equal_a_reference_loop(
 ) -> None:
     rows = confidence_features(scores, familiarity, log_weight)
     head = [float(score) for score in scores[:10]]
-    for place, row in enumerate(rows):
-        score = float(scores[place])
-        lead = head[0] - head[1] if place == 0 and len(head) > 1 else 0.0
+    for index, row in enumerate(rows):
+        score = float(scores[index])
+        lead = head[0] - head[1] if index == 0 and len(head) > 1 else 0.0
         expected = [score, lead, score - head[0], score - sum(head) / len(head), familiarity, log_weight]
         np.testing.assert_allclose(row, expected, atol=1e-12)
 
