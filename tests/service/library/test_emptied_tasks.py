@@ -33,16 +33,16 @@ from service.search.snapshots.search_snapshot import QueryVectorCache
 from service.search.text_search.executor import execute
 from tests.audited_changes import audit_entries
 from tests.catalog_rows import add_release_and_shard
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Probed
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, SelfTested
 
 torch.set_num_threads(1)
 
-Served = tuple[Probed, SearchEngine]
+Served = tuple[SelfTested, SearchEngine]
 
 
 @pytest.fixture
 def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> Served:
-    library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
+    library = SelfTested(configured, backbone, "ffa_tame", experts=2, rank=2)
     library.add_task("birds", BIRDS)
     library.add_task("cars", CARS)
     _record(library)
@@ -199,7 +199,7 @@ def test_empty_library_is_searchable_and_learns_new_tasks(served: Served) -> Non
 
 
 @pytest.mark.parametrize("gone", [["cars-0"], ["cars-0", "cars-1", "cars-2"]], ids=["one", "all"])
-def test_release_is_verified_after_its_probe_shard_was_compacted(
+def test_release_is_verified_after_its_self_test_shard_was_compacted(
     served: Served, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, service = served
