@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -126,9 +126,6 @@ class Analytic(Method):
         if not trained:
             self._set_neutral_maps()
 
-    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        raise AssertionError("analytic has no loss: it is solved in closed form")
-
     @torch.inference_mode()
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
         features = self._video_features(frames)
@@ -173,9 +170,6 @@ class Analytic(Method):
         return part
 
     # -- training ---------------------------------------------------------------------------------------
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return []
 
     def state_dict(self) -> dict[str, Tensor]:
         query = {f"query.{name}": array for name, array in self._query_map.tensors().items()}
@@ -260,13 +254,13 @@ class Analytic(Method):
     def _video_features(self, frames: Tensor) -> Tensor:
         """Compute video features ``[n, F]``, once per video for both training and embedding."""
         digests = _frame_digests(frames)
-        found = {digest: self._features[digest] for digest in digests if digest in self._features}
-        missing = [row for row, digest in enumerate(digests) if digest not in found]
+        features_of = {digest: self._features[digest] for digest in digests if digest in self._features}
+        missing = [row for row, digest in enumerate(digests) if digest not in features_of]
         if missing:
             computed = self.backbone.video_features(frames[missing])
             for row, features in zip(missing, computed, strict=True):
-                found[digests[row]] = self._features[digests[row]] = features
-        return torch.stack([found[digest] for digest in digests])
+                features_of[digests[row]] = self._features[digests[row]] = features
+        return torch.stack([features_of[digest] for digest in digests])
 
 
 def _frame_digests(frames: Tensor) -> list[bytes]:

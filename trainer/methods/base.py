@@ -126,9 +126,8 @@ class MethodConfig(BaseModel):
 class Method(ABC):
     """A continual-learning method on a backbone.
 
-    A subclass implements four hooks (:meth:`begin_task`, :meth:`loss`, :meth:`end_task`,
-    :meth:`encode_videos`) and exposes its trained parameters (:meth:`parameter_groups`) and state
-    (:meth:`state_dict`, :meth:`load_state_dict`, :meth:`video_tensors`).
+    A subclass implements :meth:`encode_videos` and :meth:`video_tensors` and, if it learns, the hooks, the trained
+    parameters (:meth:`parameter_groups`) and the state (:meth:`state_dict`, :meth:`load_state_dict`).
 
     Attributes:
         name: Name of the method, its module and its recipe.
@@ -168,15 +167,13 @@ class Method(ABC):
 
     # -- hooks ------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:  # noqa: B027 (optional hook)
         """Prepare the parameters for a task; called once, before its first step.
 
         Args:
             trained: False for a task without captions, whose videos are only embedded.
         """
 
-    @abstractmethod
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Compute the scalar loss of a batch.
 
@@ -186,6 +183,7 @@ class Method(ABC):
             texts: B captions, one per video.
             references: ``[R, dim]`` stored vectors of earlier tasks' training videos; None on the first task.
         """
+        raise AssertionError(f"{self.name} takes no gradient steps")
 
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
         """Collect what a closed-form method needs from training videos; called once per video.
@@ -197,11 +195,7 @@ class Method(ABC):
         raise AssertionError(f"{self.name} takes gradient steps")
 
     def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:  # noqa: B027 (optional hook)
-        """Prepare an epoch.
-
-        Training may resume from a checkpoint at any epoch, so state that the checkpoint does not contain must follow
-        from the checkpoint and the arguments.
-        """
+        """Prepare an epoch; state that checkpoints do not contain must follow from the checkpoint and the arguments."""
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
         """Learn the last task again from some of its videos, for calibration and measurement.
@@ -231,13 +225,8 @@ class Method(ABC):
         """Estimate the device memory in bytes that :meth:`after_epoch` will allocate and keep."""
         return 0
 
-    @abstractmethod
-    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Finish a task; called once, after its last step.
-
-        Args:
-            pairs: All training examples of the task; empty for a task without training.
-        """
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:  # noqa: B027 (optional hook)
+        """Finish a task, with all its training examples; called once, after its last step."""
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -246,16 +235,15 @@ class Method(ABC):
         """Number of first image blocks whose outputs can be cached, because no trained parameter affects them."""
         return 0
 
-    @abstractmethod
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Divide the current task's parameters into AdamW groups with ``params``, ``lr`` and ``weight_decay``."""
+        return []
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """Collect all learned state by name, for a checkpoint or a release."""
+        return {}
 
-    @abstractmethod
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (optional hook)
         """Restore the result of :meth:`state_dict`, after the same call of :meth:`begin_task`."""
 
     def copy(self) -> Self:

@@ -40,7 +40,7 @@ _MASKED, _REPLACED = 0.8, 0.1  # BERT: shares of the selected words that are mas
 
 
 class CtpConfig(FinetuneConfig):
-    """Settings of CTP; the defaults are those of the paper, or of the published code where the paper is silent."""
+    """Settings of CTP; the defaults are those of the paper, else of the published code."""
 
     logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000, description="1/τ of equations 1, 4, 6 and 8")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="m of equation 3")
@@ -91,7 +91,6 @@ class Ctp(Finetune):
         self.momentum = self.online.frozen_copy()
         self.previous: _Networks | None = None
         self._trained_tasks = 0  # before the current one
-        self._is_training = False
         self._keys: tuple[Tensor, Tensor] | None = None
         self.online.requires_grad_(False)
 
@@ -100,7 +99,6 @@ class Ctp(Finetune):
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Copy θ_t to θ_{t-1} and θ_c."""
         super().begin_task(task_id, name, trained=trained)
-        self._is_training = trained
         if not trained:
             return
         if self.online.fusion is not None:
@@ -120,13 +118,9 @@ class Ctp(Finetune):
             query_keys, video_keys, token_keys = self.momentum.encode(ids, frames)
         self._keys = query_keys, video_keys
         loss = self.contrastive_loss(queries, videos)  # eq. 1
-        compatible = momentum_contrast_loss(
-            queries,
-            videos,
-            torch.cat([query_keys, self.queues.texts]),
-            torch.cat([video_keys, self.queues.videos]),
-            config.logit_scale,
-        )
+        text_keys = torch.cat([query_keys, self.queues.texts])
+        all_video_keys = torch.cat([video_keys, self.queues.videos])
+        compatible = momentum_contrast_loss(queries, videos, text_keys, all_video_keys, config.logit_scale)
         if config.masked_language:
             hard, soft = self._masked_language_losses(ids, tokens, token_keys)
             loss, compatible = loss + hard, compatible + soft
@@ -163,8 +157,8 @@ class Ctp(Finetune):
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.online.requires_grad_(False)
         self.previous = None
-        self._trained_tasks += self._is_training
-        self._is_training = False
+        self._trained_tasks += self.is_training
+        super().end_task(pairs)
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -172,20 +166,15 @@ class Ctp(Finetune):
         groups = super().parameter_groups()
         if self.online.fusion is not None:
             trained = [p for p in self.online.fusion.parameters() if p.requires_grad]
-            groups.append(
-                {
-                    "params": trained,
-                    "lr": self.config.fusion_learning_rate,
-                    "weight_decay": self.config.weight_decay,
-                }
-            )
+            rate, decay = self.config.fusion_learning_rate, self.config.weight_decay
+            groups.append({"params": trained, "lr": rate, "weight_decay": decay})
         return groups
 
     def state_dict(self) -> dict[str, Tensor]:
         """Collect the state, without the momentum networks between tasks, since every task resets them."""
         queues = {f"queues.{name}": tensor for name, tensor in self.queues.state_dict().items()}
         tensors = {**self.online.tensors(), **queues, "tasks": torch.tensor(self._trained_tasks)}
-        if self._is_training:
+        if self.is_training:
             tensors |= {f"momentum.{name}": tensor for name, tensor in self.momentum.tensors().items()}
         return tensors
 
@@ -232,10 +221,8 @@ def momentum_contrast_loss(
     """Compute L_ita^c (eq. 4) in both directions.
 
     Args:
-        queries: ``[B, D]`` query vectors from the trained networks.
-        videos: ``[B, D]`` video vectors from the trained networks.
-        query_keys: ``[B+K, D]`` text keys from the momentum networks; the first B belong to the batch.
-        video_keys: ``[B+K, D]`` video keys from the momentum networks; the first B belong to the batch.
+        queries: ``[B, D]`` query vectors from the trained networks; ``videos`` likewise.
+        query_keys: ``[B+K, D]`` text keys from the momentum networks, the batch's B first; ``video_keys`` likewise.
     """
     truth = torch.arange(len(queries), device=queries.device)
     to_text = F.cross_entropy(scale * videos @ query_keys.T, truth)
@@ -249,13 +236,12 @@ def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: 
     The published code uses the divergence instead: the same gradient, and a value that lacks the targets' entropy.
 
     Args:
-        current: ``[B, B]`` similarities from the trained networks.
-        previous: ``[B, B]`` similarities from the previous networks.
+        current: ``[B, B]`` similarities from the trained networks; ``previous``: those from the previous networks.
         suppress: Exclude each sample's similarity to itself (section 4.3).
     """
     if suppress:
-        own = torch.eye(len(current), dtype=torch.bool, device=current.device)
-        current, previous = current.masked_fill(own, _SUPPRESSED), previous.masked_fill(own, _SUPPRESSED)
+        itself = torch.eye(len(current), dtype=torch.bool, device=current.device)
+        current, previous = (matrix.masked_fill(itself, _SUPPRESSED) for matrix in (current, previous))
     return F.cross_entropy(scale * current, (scale * previous).softmax(dim=-1))
 
 

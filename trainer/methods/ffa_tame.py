@@ -150,10 +150,9 @@ class FfaTame(Method):
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Freeze all adapters."""
-        self.fusion.requires_grad_(False)
-        self.tame.requires_grad_(False)
-        if self.words is not None:
-            self.words.requires_grad_(False)
+        for adapters in (self.fusion, self.tame, self.words):
+            if adapters is not None:
+                adapters.requires_grad_(False)
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -166,14 +165,10 @@ class FfaTame(Method):
         rate = self.config.learning_rate if self._has_learned() else self.config.first_learning_rate
         slow = {id(p) for p in [*self.fusion.gates(), *self.tame.prototypes]}
         trained = [p for m in (self.fusion, self.tame) for p in m.parameters() if p.requires_grad]
-        decay = self.config.weight_decay
+        decay, gate_rate = self.config.weight_decay, self.config.gate_learning_rate
         groups = [
             {"params": [p for p in trained if id(p) not in slow], "lr": rate, "weight_decay": decay},
-            {
-                "params": [p for p in trained if id(p) in slow],
-                "lr": self.config.gate_learning_rate,
-                "weight_decay": decay,
-            },
+            {"params": [p for p in trained if id(p) in slow], "lr": gate_rate, "weight_decay": decay},
         ]
         if self.words is not None and self.config.word_learning_rate:
             # Weight decay would shrink the embeddings of words that the batch lacks.
@@ -215,8 +210,7 @@ class FfaTame(Method):
         if previous.kind == FROZEN_FAMILY.kind:
             for _ in previous.tasks:
                 self.tame.add_task(expert=NO_EXPERT)
-        else:
-            self.load_state_dict(tensors_with_prefix("", previous.tensors))
+        super().load_release(previous)
         self.end_task()
 
     def _new_words(self) -> TextUpdate:

@@ -33,7 +33,11 @@ class FinetuneConfig(MethodConfig):
 
 
 class Finetune(Method):
-    """Sequential fine-tuning of both towers, without protection for earlier tasks."""
+    """Sequential fine-tuning of both towers, without protection for earlier tasks.
+
+    Attributes:
+        is_training: Whether a trained task is in progress.
+    """
 
     name = "finetune"
     family = TOWER_FAMILY
@@ -43,9 +47,11 @@ class Finetune(Method):
     def __init__(self, backbone: Backbone, config: FinetuneConfig) -> None:
         super().__init__(backbone, config)
         self.model = backbone.clone()
+        self.is_training = False
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Unfreeze both towers."""
+        self.is_training = trained
         if trained:
             self.model.unfreeze()
         else:
@@ -67,6 +73,7 @@ class Finetune(Method):
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.model.requires_grad_(False)
+        self.is_training = False
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return self.tower_groups(self.model)

@@ -6,7 +6,7 @@ momentum encoders that are copies of the encoders (algorithm 1, line 20). The re
 highest Recall@1 on the task's ``val`` videos (section 4.1): the latest one if several tie, and the last epoch if there
 are no such videos. The queues are never emptied, so a task's first negatives are keys of the previous task.
 
-Choices where the paper is silent: vectors and keys have unit length; as in equation 10, the keys of a step's other
+Choices that the paper leaves open: vectors and keys have unit length; as in equation 10, the keys of a step's other
 pairs are not negatives; momentum encoders receive the same frames as the encoders.
 
 Differences from the paper: frames are not augmented (grayscale would remove colors that captions mention), a video has
@@ -46,7 +46,7 @@ class KeyQueues(nn.Module):
     Attributes:
         texts: ``[length, dim]`` text keys.
         videos: ``[length, dim]`` video keys.
-        oldest: Position of the oldest key.
+        oldest: Row of the oldest key.
     """
 
     texts: Tensor
@@ -60,17 +60,12 @@ class KeyQueues(nn.Module):
         self.register_buffer("oldest", torch.tensor(0))
 
     def push(self, texts: Tensor, videos: Tensor) -> None:
-        """Replace the B oldest keys of both queues.
-
-        Args:
-            texts: ``[B, dim]`` text keys.
-            videos: ``[B, dim]`` video keys.
-        """
+        """Replace the B oldest keys of both queues by text and video keys, both ``[B, dim]``."""
         length = len(self.texts)
-        places = (self.oldest + torch.arange(len(texts), device=texts.device)) % length
-        self.texts[places[-length:]] = texts[-length:]
-        self.videos[places[-length:]] = videos[-length:]
-        self.oldest.copy_((places[-1] + 1) % length)
+        rows = (self.oldest + torch.arange(len(texts), device=texts.device)) % length
+        self.texts[rows[-length:]] = texts[-length:]
+        self.videos[rows[-length:]] = videos[-length:]
+        self.oldest.copy_((rows[-1] + 1) % length)
 
 
 _TIE = 1e-6  # scores closer than this are equal, as in the evaluation
@@ -108,7 +103,6 @@ class MomentumMethod(Finetune):
 
     Attributes:
         momentum: Pairs of momentum encoders by name: ``local`` is reset at every task, ``global`` never.
-        is_training: Whether a trained task is in progress.
     """
 
     config_class = MomentumConfig
@@ -121,16 +115,11 @@ class MomentumMethod(Finetune):
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.momentum = {name: MomentumEncoders(self.model, config.queue) for name in self.momentum_names}
-        self.is_training = False
         self._keys: list[tuple[Tensor, Tensor]] = []
         self._best: dict[str, Tensor] = {}
         self._best_recall = 0.0
 
     # -- hooks ------------------------------------------------------------------------------------------
-
-    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        super().begin_task(task_id, name, trained=trained)
-        self.is_training = trained
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Compute L_V2T + L_T2V (eq. 18), with both terms as in equations 10 and 11."""
@@ -180,7 +169,6 @@ class MomentumMethod(Finetune):
             self._best, self._best_recall = {}, 0.0
             self.momentum["local"].encoders.load_tensors(self.model.tensors())
         super().end_task(pairs)
-        self.is_training = False
 
     # -- state ------------------------------------------------------------------------------------------
 
@@ -231,20 +219,20 @@ class MomentumMethod(Finetune):
     @torch.inference_mode()
     def validation_recall(self, clips: Sequence[Clip]) -> float | None:
         """Compute the share of captions, 0..1, whose clip ranks first without ties; None without captions."""
-        queries = [(place, caption) for place, clip in enumerate(clips) for caption in clip.captions]
+        queries = [(row, caption) for row, clip in enumerate(clips) for caption in clip.captions]
         if not queries:
             return None
         size = self.config.batch_size
         videos = torch.cat([self.encode_videos(load_frames(chunk)) for chunk in batches(clips, size)])
-        found = 0
+        hits = 0
         for chunk in batches(queries, size):
-            places, captions = zip(*chunk, strict=True)
+            rows, captions = zip(*chunk, strict=True)
             scores = encode_texts(self.model, self.model.tokenize(captions))[0] @ videos.T
-            truth = torch.tensor(places, device=scores.device).unsqueeze(1)
-            own = scores.gather(1, truth)
+            truth = torch.tensor(rows, device=scores.device).unsqueeze(1)
+            true_scores = scores.gather(1, truth)
             others = scores.scatter(1, truth, -torch.inf)
-            found += int((others < own - _TIE).all(dim=1).sum())
-        return found / len(queries)
+            hits += int((others < true_scores - _TIE).all(dim=1).sum())
+        return hits / len(queries)
 
 
 def moco_loss(vectors: Tensor, keys: Tensor, queue: Tensor, scale: float) -> Tensor:

@@ -57,7 +57,6 @@ class WeightPenaltyMethod(Finetune):
         super().__init__(backbone, config)
         self.importance: WeightTensors = {}
         self.anchor: WeightTensors = {}
-        self._is_training = False
 
     # -- hooks of a subclass ----------------------------------------------------------------------------
 
@@ -79,20 +78,15 @@ class WeightPenaltyMethod(Finetune):
 
     # -- hooks ------------------------------------------------------------------------------------------
 
-    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        super().begin_task(task_id, name, trained=trained)
-        self._is_training = trained
-
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         return self.task_loss(frames, texts, references) + self.penalty_loss()
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Update the importance, and make the current weights the anchor."""
-        if self._is_training:
+        if self.is_training:
             penalized = self.penalized_parameters()
             self.importance = self.compute_importance(pairs)
             self.anchor = {name: parameter.detach().clone() for name, parameter in penalized.items()}
-        self._is_training = False
         super().end_task(pairs)
 
     # -- penalty ----------------------------------------------------------------------------------------
