@@ -95,7 +95,7 @@ class _TokenCache(VideoLoader):
         super().__init__(backbone, thread)
         self._blocks = blocks
         self._file, self._budget = file, budget
-        self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and an empty tensor with shape and type
+        self._offsets: dict[Path, tuple[int, Tensor]] = {}  # and an empty tensor with shape and type
         self._end = 0
 
     def _read(self, clips: Sequence[Clip]) -> list[Tensor]:
@@ -119,10 +119,10 @@ class _TokenCache(VideoLoader):
         )
 
     def _cached(self, path: Path) -> Tensor | None:
-        if path in self._places:
-            place, like = self._places[path]
+        if path in self._offsets:
+            offset, like = self._offsets[path]
             tokens = torch.empty_like(like, device="cpu")
-            if os.preadv(self._file, [_bytes(tokens)], place) == tokens.nbytes:
+            if os.preadv(self._file, [_bytes(tokens)], offset) == tokens.nbytes:
                 return tokens
         return None
 
@@ -131,7 +131,7 @@ class _TokenCache(VideoLoader):
         if tokens is not None:
             return tokens.to(self._backbone.device)
         tokens = run_first_blocks(self._backbone, frames[None], self._blocks)[0].contiguous()
-        if path not in self._places and self._end + tokens.nbytes <= self._budget:
+        if path not in self._offsets and self._end + tokens.nbytes <= self._budget:
             self._store(path, tokens)
         return tokens
 
@@ -143,7 +143,7 @@ class _TokenCache(VideoLoader):
             self._budget = 0
             return
         if written == tokens.nbytes:
-            self._places[path] = self._end, tokens.to("meta")
+            self._offsets[path] = self._end, tokens.to("meta")
             self._end += written
 
 

@@ -93,8 +93,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        own = gradient[ctx.rank * ctx.rows : (ctx.rank + 1) * ctx.rows]
-        return ctx.size * own, None, None
+        return ctx.size * gradient[ctx.rank * ctx.rows : (ctx.rank + 1) * ctx.rows], None, None
 
 
 @contextmanager

@@ -98,13 +98,9 @@ class HeldOutVideos:
 
     def restricted_to(self, ids: Ids) -> HeldOutVideos:
         """Keep only the videos among ``ids``, which excludes deleted ones from evaluation."""
-        remaining = np.isin(self.ids, ids)
-        if remaining.all():
-            return self
-        known = set(self.ids[remaining].tolist())
-        return HeldOutVideos(
-            self.ids[remaining], tuple(query for query in self.queries if query.vector_id in known)
-        )
+        remaining = self.ids[np.isin(self.ids, ids)]
+        present = set(remaining.tolist())
+        return HeldOutVideos(remaining, tuple(query for query in self.queries if query.vector_id in present))
 
     def measured_by(self, fold: MeasuredFold | None) -> HeldOutVideos:
         """Keep only what a fold contains, without edited captions; everything if there is no fold."""
@@ -196,8 +192,7 @@ def index_task(
     Nothing is published yet.
 
     Args:
-        calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
-            :func:`trainer.release_calibration.calibrate_release`.
+        calibrate: Adds the calibration to the release, from its query encoder and the task's vectors.
         moments: IDs and vectors of each moment segment; read after the whole videos are embedded.
         embed: Embeds the task's videos as vectors ``[n, dim]``; by default they are embedded here.
         report: Called at the beginning of each stage with 0, then with the number of embedded videos.
@@ -208,11 +203,10 @@ def index_task(
     report("indexing", 0)
     store = library.store
     ids = vector_ids(task.clips)
-    vectors = (
-        embed()
-        if embed
-        else embed_clips(method.encode_videos, task.clips, report=partial(report, "indexing"))
+    embed = embed or partial(
+        embed_clips, method.encode_videos, task.clips, report=partial(report, "indexing")
     )
+    vectors = embed()
     report("calibrating", 0)
     state = method.release()
     encoder = open_query_encoder(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
@@ -245,11 +239,11 @@ def index_task(
 def readable_shards(
     library: Library, state: ReleaseState, newest: str, vectors: ShardVectors | None
 ) -> Iterator[tuple[int, str, ShardVectors]]:
-    """Yield the position, ID and vectors of each task with a readable shard; ``vectors`` belong to the newest one."""
-    for position, task in enumerate(state.tasks):
+    """Yield the row, ID and vectors of each task with a readable shard; ``vectors`` belong to the newest one."""
+    for row, task in enumerate(state.tasks):
         shard = vectors if task.task_id == newest else library.shard(task.task_id)
         if shard is not None:
-            yield position, task.task_id, shard
+            yield row, task.task_id, shard
 
 
 def _self_test(
@@ -294,17 +288,17 @@ def evaluate_release(
     galleries: list[Gallery] = []
     rows: list[int] = []
     no_videos = HeldOutVideos.from_captions([])
-    for position, task, shard in readable_shards(library, state, written.shard.task, written.vectors):
+    for row, task, shard in readable_shards(library, state, written.shard.task, written.vectors):
         whole = WholeVideoShard(shard)
         held = held_out.get(task, no_videos).restricted_to(whole.ids)
         galleries.append(Gallery(task, whole, held.ids, held.queries))
-        rows.append(position)
+        rows.append(row)
     measured = select_measured_tasks([gallery.task for gallery in galleries if gallery.queries])
     galleries = [
         gallery if gallery.task in measured else replace(gallery, queries=()) for gallery in galleries
     ]
     profiles = {}
-    for place, (row, gallery) in enumerate(zip(rows, galleries, strict=True)):
+    for column, (row, gallery) in enumerate(zip(rows, galleries, strict=True)):
         task = gallery.task
         fold = state.fold if task == written.shard.task else library.fold(task) if gallery.queries else None
         if fold is None:
@@ -312,7 +306,7 @@ def evaluate_release(
         held = HeldOutVideos(gallery.held_out, gallery.queries).measured_by(fold)
         vectors = fold.query_vectors(np.array([query.vector_id for query in held.queries], np.int64))
         shard = FoldShard(gallery.shard, fold)
-        galleries[place] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
+        galleries[column] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
         pinned[task] = replace(pinned[task], tensors={**pinned[task].tensors, **fold.routing})
         profiles[row] = fold.tokens, fold.values
     encoder = open_query_encoder(backbone, state, pinned)
@@ -336,14 +330,13 @@ def zero_shot_recall(
     if not held_out.queries:
         return None
     frozen = start_method("zero_shot", backbone, {}, None)
-    wanted = {int(i) for i in held_out.ids}
+    wanted = set(held_out.ids.tolist())
     chosen = [clip for clip in clips if clip.vector_id in wanted]
     videos = embed_clips(frozen.encode_videos, chosen, report=report)
-    texts = open_query_encoder(backbone, frozen.release(), {}).encode_with_backbone(
-        [q.text for q in held_out.queries]
-    )
-    ids, truth = [clip.vector_id for clip in chosen], [query.vector_id for query in held_out.queries]
-    return summarize(rank_by_id(texts @ videos.T, ids, truth))
+    encoder = open_query_encoder(backbone, frozen.release(), {})
+    texts = encoder.encode_with_backbone([query.text for query in held_out.queries])
+    truth = [query.vector_id for query in held_out.queries]
+    return summarize(rank_by_id(texts @ videos.T, [clip.vector_id for clip in chosen], truth))
 
 
 def make_self_test(

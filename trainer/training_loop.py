@@ -141,7 +141,9 @@ def fit(
     first_epoch = resumed.epoch if resumed else 0
     is_planned = False
     first_epoch_steps = starts[1] if config.schedule == "step" else None
-    clock = _Clock(config.epochs, starts[-1], starts[first_epoch])
+    results = _StepResults(
+        config.epochs, starts[-1], report, step=starts[first_epoch], is_checked=group.rank == 0
+    )
     device = method.backbone.device
     method.train(True)
     try:
@@ -159,15 +161,15 @@ def fit(
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
                 method.begin_epoch(epoch, part.pairs)
-                results = _EpochResults(epoch, clock, report, is_checked=group.rank == 0)
+                results.begin_epoch(epoch)
                 drawn = draw_batches(part.pairs, size, rng)[: starts[epoch + 1] - starts[epoch]]
                 videos = loader.load([pair.clip for pair in batch] for batch in drawn)
                 for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), starts[epoch]):
                     factor = learning_rate_factor(
-                        step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
+                        step, starts[-1], warmup=config.warmup, first_epoch=first_epoch_steps
                     )
-                    for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
-                        parameter_group["lr"] = rate * factor
+                    for parameters, rate in zip(optimizer.param_groups, rates, strict=True):
+                        parameters["lr"] = rate * factor
                     references = group.share(memory.sample(config.batch_size, rng))
                     inputs = (
                         frames,
@@ -182,24 +184,16 @@ def fit(
                         if method.micro_batch and device.type == "cpu":
                             return_freed_memory()
                     result = _step(method, compute_loss, optimizer, inputs, group)
-                    results.add(
-                        result, len(batch), [parameters["lr"] for parameters in optimizer.param_groups]
-                    )
+                    used_rates = [parameters["lr"] for parameters in optimizer.param_groups]
+                    results.add(result, len(batch), used_rates)
                 results.read()
                 losses.append(results.total / results.trained)
                 with micro_batches(method.micro_batch):
                     method.after_epoch(task.val)
                 # Training that resumed after the last epoch would lack the state before it.
                 if checkpoints and not method.before_last_epoch:
-                    checkpoints.save(
-                        Checkpoint(
-                            epoch + 1,
-                            losses,
-                            method.state_dict(),
-                            optimizer.state_dict(),
-                            micro_batch=method.micro_batch,
-                        )
-                    )
+                    tensors, moments = method.state_dict(), optimizer.state_dict()
+                    checkpoints.save(Checkpoint(epoch + 1, losses, tensors, moments, method.micro_batch))
     finally:
         method.train(False)
     return losses
@@ -209,10 +203,10 @@ def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingPr
     """Show a closed-form method its captioned training videos, or a sample of them, once."""
     clips = task.observed(method.config.max_videos)
     size = method.config.batch_size
-    clock = _Clock(1, math.ceil(len(clips) / size), 0)
+    results = _StepResults(1, math.ceil(len(clips) / size), report)
     for chunk in batches(clips, size):
         method.observe(load_frames(chunk), [clip.captions for clip in chunk])
-        report(clock.tick(0, None, len(chunk)))
+        results.count_step(None, len(chunk))
 
 
 def learning_rate_factor(
@@ -279,7 +273,7 @@ def _plan(
             *inputs,
             trained=_optimized(optimizer),
             has_moments=bool(optimizer.state),
-            kept=method.bytes_after_epoch(task.val),
+            later_bytes=method.bytes_after_epoch(task.val),
             processes=group.size,
         )
     log.info("training_memory", method=method.name, **vars(plan))
@@ -290,26 +284,39 @@ def _optimized(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-class _EpochResults:
-    """Losses and gradient norms of an epoch's steps.
+class _StepResults:
+    """Losses and gradient norms of steps, and the progress that they report.
 
     Reading them waits for the device, so on a GPU they are read only when a report is due. On a CPU there is nothing to
     wait for, and each step is read and reported at once.
 
     Args:
+        steps: Number of steps in all epochs.
+        step: Number of steps that an earlier process has completed.
         is_checked: Whether values must be finite; process 0 checks for all, so that none waits for one that ended.
 
     Attributes:
-        total: Sum of the losses of all trained pairs in the steps read so far.
+        total: Sum of the losses of all trained pairs in the steps of this epoch that have been read.
         trained: Number of these pairs.
     """
 
     def __init__(
-        self, epoch: int, clock: _Clock, report: Callable[[TrainingProgress], None], *, is_checked: bool
+        self,
+        epochs: int,
+        steps: int,
+        report: Callable[[TrainingProgress], None],
+        *,
+        step: int = 0,
+        is_checked: bool = True,
     ) -> None:
-        self._epoch, self._clock, self._report, self._is_checked = epoch, clock, report, is_checked
+        self._epochs, self._steps, self._report, self._is_checked = epochs, steps, report, is_checked
+        self._step, self._videos, self._start = step, 0, time.monotonic()
         self._unread: list[tuple[Tensor, int, list[float]]] = []
-        self._due = 0.0
+        self.begin_epoch(0)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the sums of an epoch, whose number is from 0."""
+        self._epoch, self._due = epoch, 0.0
         self.total, self.trained = 0.0, 0
 
     def add(self, result: Tensor, videos: int, rates: list[float]) -> None:
@@ -331,32 +338,26 @@ class _EpochResults:
                 if self._is_checked and not math.isfinite(value):
                     shown = " / ".join(f"{rate:.3g}" for rate in sorted(set(rates), reverse=True))
                     raise TrainingDiverged(
-                        f"the {quantity} became {value} at step {self._clock.step + 1} with learning rate {shown}; "
+                        f"the {quantity} became {value} at step {self._step + 1} with learning rate {shown}; "
                         "retry with a smaller learning rate, or look for broken videos in the task"
                     )
             self.total += loss * videos
             self.trained += videos
-            self._report(self._clock.tick(self._epoch, loss, videos))
+            self.count_step(loss, videos)
         self._due = time.monotonic() + _READ_SECONDS
 
-
-class _Clock:
-    """Counter of steps and videos."""
-
-    def __init__(self, epochs: int, steps: int, step: int) -> None:
-        self.epochs, self.steps, self.step = epochs, steps, step
-        self._videos = 0
-        self._start = time.monotonic()
-
-    def tick(self, epoch: int, loss: float | None, videos: int) -> TrainingProgress:
-        self.step += 1
+    def count_step(self, loss: float | None, videos: int) -> None:
+        """Count a step with a number of videos, and report it."""
+        self._step += 1
         self._videos += videos
         elapsed = max(time.monotonic() - self._start, 1e-9)
-        return TrainingProgress(
-            epoch=epoch + 1,
-            epochs=self.epochs,
-            step=self.step,
-            steps=self.steps,
-            loss=loss,
-            videos_per_second=self._videos / elapsed,
+        self._report(
+            TrainingProgress(
+                epoch=self._epoch + 1,
+                epochs=self._epochs,
+                step=self._step,
+                steps=self._steps,
+                loss=loss,
+                videos_per_second=self._videos / elapsed,
+            )
         )

@@ -52,7 +52,7 @@ def plan_memory(
     *,
     trained: Sequence[Tensor],
     has_moments: bool,
-    kept: int,
+    later_bytes: int,
     processes: int = 1,
 ) -> MemoryPlan:
     """Choose the micro-batch for training.
@@ -63,7 +63,7 @@ def plan_memory(
         frames: Videos of the first batch, on the method's device.
         trained: Parameters of the optimizer.
         has_moments: Whether the optimizer has allocated its moments.
-        kept: Bytes that the method will allocate later and keep.
+        later_bytes: Bytes that the method will allocate later and keep.
         processes: Number of processes that share the batch and, on a CPU, the memory.
 
     Raises:
@@ -76,7 +76,7 @@ def plan_memory(
 
     weights = sum(parameter.nbytes for parameter in trained)
     # Gradients and AdamW's two moments.
-    fixed = weights * (1 if has_moments else 3) + kept
+    fixed = weights * (1 if has_moments else 3) + later_bytes
     count = -(-len(frames) // processes)
 
     def measure(pairs: int, size: int | None) -> int:
@@ -110,10 +110,10 @@ def plan_memory(
         more = None
     try:
         first = measure(min(2, len(frames)), 1)
-        kept_rows = max(measure(3, 1) - first, 0) if len(frames) > 2 else 0
+        per_pair = max(measure(3, 1) - first, 0) if len(frames) > 2 else 0
     except (_Exceeded, torch.OutOfMemoryError) as error:
         raise refuse(max(usable(), fixed + getattr(error, "live", 0))) from error
-    base = fixed + first + kept_rows * max(0, count - 2)
+    base = fixed + first + per_pair * max(0, count - 2)
     free = usable()
     if base > free:
         raise refuse(base)
@@ -226,8 +226,8 @@ def usable_bytes(device: torch.device, *, proc: Path = _PROC, cgroups: Path = _C
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device)
         free, total = torch.cuda.mem_get_info(device)
-        own = int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved
-        return int(_USABLE * max(0, min(free, own) + reserved - torch.cuda.memory_allocated(device)))
+        allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved
+        return int(_USABLE * max(0, min(free, allowed) + reserved - torch.cuda.memory_allocated(device)))
     return int(_USABLE * max(0, min([*_free_bytes(proc, cgroups), sys.maxsize])))
 
 
@@ -280,8 +280,8 @@ def _free_bytes(proc: Path, cgroups: Path) -> Iterator[int]:
     with suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text().splitlines():
             if line.startswith("0::"):
-                own = cgroups / line[3:].lstrip("/")
-                for group in (own, *own.parents):
+                group_of_process = cgroups / line[3:].lstrip("/")
+                for group in (group_of_process, *group_of_process.parents):
                     if group.is_relative_to(cgroups):
                         yield from _free_in_group(group)
 

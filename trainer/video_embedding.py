@@ -180,7 +180,7 @@ def _decode_frames(
 ) -> Tensor:
     """Decode frames ``uint8 [len(spans), M, size, size, 3]``, once where overlapping moments share them."""
     wanted = np.array([[start + t for t in sample_times(end - start, frames)] for start, end in spans])
-    times, places = np.unique(wanted.round(6), return_inverse=True)
+    times, rows = np.unique(wanted.round(6), return_inverse=True)
     scratch.parent.mkdir(parents=True, exist_ok=True)
     decoder.sample(path, times=times.tolist(), size=size, into=scratch, name=name)
-    return torch.from_numpy(np.load(scratch, mmap_mode="r")[places.reshape(wanted.shape)])
+    return torch.from_numpy(np.load(scratch, mmap_mode="r")[rows.reshape(wanted.shape)])

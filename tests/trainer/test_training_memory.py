@@ -110,7 +110,7 @@ def test_measured_steps_take_no_memory_from_the_training() -> None:
 
     before = _anonymous_bytes()
     inputs = (torch.ones(2, 1500), ["one", "two"], None)
-    training_memory.plan_memory(loss, *inputs, trained=weights, has_moments=False, kept=0)
+    training_memory.plan_memory(loss, *inputs, trained=weights, has_moments=False, later_bytes=0)
     assert _anonymous_bytes() - before < trained / 4
 
 

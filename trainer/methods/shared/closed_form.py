@@ -172,12 +172,12 @@ def build_lexicon(
         token for token, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0]))[:_MAX_TOKENS]
     ]
     tokens = torch.tensor(sorted(common), dtype=torch.int64)
-    column = {token: place for place, token in enumerate(tokens.tolist())}
+    column_of = {token: column for column, token in enumerate(tokens.tolist())}
     counts = torch.zeros(n, len(tokens), dtype=torch.float64)
     for row, document in enumerate(documents):
         for token, count in Counter(document).items():
-            if token in column:
-                counts[row, column[token]] = 1 + math.log(count)
+            if token in column_of:
+                counts[row, column_of[token]] = 1 + math.log(count)
     document_frequency = (counts > 0).sum(0).double()
     weights = ((1 + n) / (1 + document_frequency)).log() + 1
     vectors = torch.nn.functional.normalize(counts * weights, dim=1)
