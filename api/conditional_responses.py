@@ -34,11 +34,8 @@ _SINGLE_RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
 _Body = BaseModel | Sequence[BaseModel]
 
 
-class RangeNotSatisfiable(CinestrataError):
+class RangeNotSatisfiable(CinestrataError, status=416, title="Range not satisfiable"):
     """The range starts after the end of the file."""
-
-    status = 416
-    title = "Range not satisfiable"
 
 
 def conditional_response(
@@ -183,17 +180,15 @@ async def remote_response(
 
 async def _open_stream(stack: ExitStack, request: Request, uri: str, video_id: str) -> RemoteStream:
     try:
-        return await to_thread.run_sync(_open, stack, request, uri, limiter=_READERS)
+        part = parse_range(request.headers.get("range"))
+        opened = partial(stack.enter_context, open_remote_video(uri, part))
+        return await to_thread.run_sync(opened, limiter=_READERS)
     except RangeOutside as error:
         raise RangeNotSatisfiable(f"{error.reason}.") from error
     except MediaError as error:
         raise NotFound(f"Video {video_id!r} is searchable, but can't be played: {error.reason}.") from error
     except SourceOutage as error:
         raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error
-
-
-def _open(stack: ExitStack, request: Request, uri: str) -> RemoteStream:
-    return stack.enter_context(open_remote_video(uri, parse_range(request.headers.get("range"))))
 
 
 async def _body(stream: RemoteStream, stack: ExitStack, video_id: str) -> AsyncIterator[bytes]:

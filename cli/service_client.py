@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from starlette.types import ASGIApp, Message
@@ -18,10 +18,6 @@ from cinestrata_client import Client, NotFoundError, RetryPolicy, ServiceError, 
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from cli.console import error_console, fail, refuse_call
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
 
 FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
 PAGE = 1000  # entries per page of a complete list
@@ -214,8 +210,8 @@ class ApplicationTransport(httpx.BaseTransport):
         if self._app is None:
             self._app = self._load()
         exchange = _Exchange(self._app, request, self._loop)
-        status, headers = exchange.head()
-        return httpx.Response(status, headers=headers, stream=exchange)
+        message = exchange.next_message()
+        return httpx.Response(message["status"], headers=list(message["headers"]), stream=exchange)
 
     def close(self) -> None:
         """Close the event loop."""
@@ -237,15 +233,10 @@ class _Exchange(httpx.SyncByteStream):
     async def _run(self, app: ASGIApp, request: httpx.Request) -> None:
         await app(_scope(request), self._receive, self._messages.put)
 
-    def head(self) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Return status and headers."""
-        message = self._next_message()
-        return message["status"], list(message["headers"])
-
     def __iter__(self) -> Iterator[bytes]:
         is_complete = False
         while not is_complete:
-            message = self._next_message()
+            message = self.next_message()
             is_complete = not message.get("more_body", False)
             yield message.get("body", b"")
         self._wait(self._task)  # background work of the application
@@ -258,7 +249,9 @@ class _Exchange(httpx.SyncByteStream):
         self._task.cancel()
         self._loop.run_until_complete(asyncio.wait([self._task]))
 
-    def _next_message(self) -> Message:
+    def next_message(self) -> Message:
+        """Wait for the next message of the response."""
+
         async def receive() -> Message:
             message = asyncio.ensure_future(self._messages.get())
             await asyncio.wait([message, self._task], return_when=asyncio.FIRST_COMPLETED)

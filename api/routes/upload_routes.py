@@ -40,17 +40,12 @@ _CONTENT_TYPE = "application/offset+octet-stream"
 _MAX_METADATA_CHARS = 16_384
 
 
-class UnsupportedVersion(PreconditionFailed):
+class UnsupportedVersion(PreconditionFailed, title="Unsupported version"):
     """The client uses a different protocol version."""
 
-    title = "Unsupported version"
 
-
-class InvalidHeader(InvalidInput):
+class InvalidHeader(InvalidInput, status=400, title="Invalid header"):
     """A protocol header has an invalid value; the protocol defines status 400."""
-
-    status = 400
-    title = "Invalid header"
 
 
 class TusRoute(ScopedRoute):
@@ -89,22 +84,14 @@ class TusRoute(ScopedRoute):
 
 
 def parse_size(name: str, value: str | None) -> int:
-    """Parse the number of bytes in a header.
-
-    Raises:
-        InvalidHeader: the header is missing, or not a number.
-    """
+    """Parse the number of bytes in a header; raises InvalidHeader."""
     if value is None or not (value.isascii() and value.isdecimal()) or len(value) > 16:
         raise InvalidHeader.at(name, "The header must be a number of bytes.", "Send it as decimal digits.")
     return int(value)
 
 
 def file_name(metadata: str) -> str:
-    """Return the file name from the ``Upload-Metadata`` header; empty if it has none.
-
-    Raises:
-        InvalidHeader: the header is not a list of keys and Base64 values, or the name is not UTF-8.
-    """
+    """Return the file name from the ``Upload-Metadata`` header; empty if it has none. Raises InvalidHeader."""
     values: dict[str, str] = {}
     for pair in filter(None, map(str.strip, metadata.split(","))):
         key, _, value = pair.partition(" ")
@@ -121,11 +108,7 @@ def file_name(metadata: str) -> str:
 
 
 def require_content_type(value: str | None) -> None:
-    """Check the Content-Type of upload bytes.
-
-    Raises:
-        UnsupportedMediaType: it is a different type.
-    """
+    """Check the Content-Type of upload bytes; raises UnsupportedMediaType."""
     if (value or "").partition(";")[0].strip().lower() != _CONTENT_TYPE:
         raise UnsupportedMediaType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
 
@@ -158,11 +141,8 @@ _UploadOffset = Annotated[
 ]
 
 
-class RequestTimeout(CinestrataError):
+class RequestTimeout(CinestrataError, status=408, title="Request timeout"):
     """The client sent nothing for too long."""
-
-    status = 408
-    title = "Request timeout"
 
 
 @router.post(

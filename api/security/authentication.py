@@ -78,9 +78,7 @@ class Authenticator:
         return bool(self._key) and hmac.compare_digest(candidate.encode("utf-8", "replace"), self._key)
 
     def is_long_environment_key(self, candidate: str) -> bool:
-        """Return whether a text is the environment's key; False if that key is so short that a search may
-        contain it.
-        """
+        """Return whether a text is the environment's key, which is too long to occur in a search by chance."""
         return len(self._key) >= MIN_NETWORK_KEY_CHARS and self.is_environment_key(candidate)
 
     async def is_open(self) -> bool:

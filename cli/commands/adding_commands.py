@@ -143,6 +143,7 @@ def sync(
 ) -> None:
     """Bring a domain up to date with a folder: append new files, replace changed ones, skip unchanged ones."""
     from cli.commands.sync_command import run_sync
+    from cli.commands.video_sources import default_name
 
     if every is not None:
         if dry_run or in_place or encoding or compare_contents or yes or strict:
@@ -150,7 +151,14 @@ def sync(
                 "--every cannot be combined with --dry-run, --check, --yes, --in-place, --encoding or --strict.",
                 "The service reads the source itself, as UTF-8.",
             )
-        _register_sync(source, name, every, vanished, captions_from_names, url, data)
+        spec = SyncSpec(
+            name=name or default_name(source),
+            source=str(Path(source).resolve()) if Path(source).exists() else source,
+            every_seconds=parse_interval(every),
+            vanished=vanished,
+            captions_from_names=captions_from_names,
+        )
+        _register_sync(connect(url, data), spec, is_named=name is not None)
         return
     run_sync(
         source,
@@ -227,27 +235,9 @@ def syncs(
     console.print(table)
 
 
-def _register_sync(
-    source: str,
-    name: str | None,
-    every: str,
-    vanished: VanishedVideos,
-    captions_from_names: bool,
-    url: str | None,
-    data: Path | None,
-) -> None:
-    """Register a sync that workers run at an interval, such as ``15m``."""
-    from cli.commands.video_sources import default_name
-
-    spec = SyncSpec(
-        name=name or default_name(source),
-        source=str(Path(source).resolve()) if Path(source).exists() else source,
-        every_seconds=parse_interval(every),
-        vanished=vanished,
-        captions_from_names=captions_from_names,
-    )
-    client = connect(url, data)
-    if name is None:
+def _register_sync(client: ServiceClient, spec: SyncSpec, *, is_named: bool) -> None:
+    """Register a sync that workers run at its interval."""
+    if not is_named:
         _require_own_name(client, spec)
     sync = client.register_sync(spec)
     print_json(sync)

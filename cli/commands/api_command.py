@@ -55,7 +55,10 @@ def api(
     in_query = method in ("GET", "DELETE")
     options: dict[str, Any] = {}
     if body is not None or (values and not in_query):
-        document = {name: _json_value(text) for name, text in values.items()}
+        document = {
+            name: parse_value(text) if isinstance(text, str) else [*map(parse_value, text)]
+            for name, text in values.items()
+        }
         options["content"] = _read(body) if body is not None else json.dumps(document).encode()
         options["headers"] = {"Content-Type": "application/json"}
     client = connect(url, data)
@@ -92,10 +95,6 @@ def _parse_fields(assignments: Sequence[str]) -> dict[str, str | list[str]]:
             value if earlier is None else [*([earlier] if isinstance(earlier, str) else earlier), value]
         )
     return fields
-
-
-def _json_value(value: str | list[str]) -> Any:
-    return parse_value(value) if isinstance(value, str) else [parse_value(text) for text in value]
 
 
 def _read(name: str) -> bytes:
@@ -189,13 +188,11 @@ def create_user(
     data: Data = None,
 ) -> None:
     """Create a user. Prompts for the password, or reads it from the first line of standard input."""
-    created = connect(url, data).create_user(UserSpec(name=name, password=_read_password(), scope=scope))
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    spec = UserSpec(name=name, password=SecretStr(password), scope=scope)
+    created = connect(url, data).create_user(spec)
     print_json(created)
     console.print(f"{created.name} can sign in with the scope {created.scope}.")
-
-
-def _read_password() -> SecretStr:
-    """Read the password from a prompt, asking twice, or from a pipe."""
-    if sys.stdin.isatty():
-        return SecretStr(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
-    return SecretStr(sys.stdin.readline().rstrip("\n"))

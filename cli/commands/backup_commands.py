@@ -62,7 +62,26 @@ def snapshot(
         return
     if target is None:
         refuse_call("Missing argument TARGET.", "Give a folder or .tar file; optional only with --url.")
-    run_snapshot(target, data, index_only)
+    from service.access.audit_log import command_line_actor, set_process_actor
+    from service.backups.snapshots import write_snapshot
+
+    settings = data_folder_settings(data)
+    set_process_actor(command_line_actor())
+    with progress_bar("bytes") as bar:
+        task = bar.add_task("Copying", total=None)
+        report = write_snapshot(
+            settings,
+            target.expanduser().absolute(),
+            index_only=index_only,
+            progress=lambda copied, total: bar.update(task, completed=copied, total=total),
+        )
+    print_json(asdict(report))
+    console.say(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified")
+    if report.external_tasks:
+        console.say(
+            f"The vectors of {report.external_tasks} domains are in Milvus, so the backup has only their "
+            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup."
+        )
 
 
 @app.command()
@@ -135,30 +154,6 @@ def restore(
         console.say(
             f"{settings.uploads_dir}: {len(unstored)} uploads belong to no task in the catalog and will "
             "be removed after a day; copy any files you need."
-        )
-
-
-def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
-    """Write a backup and verify it. An error leaves nothing behind."""
-    from service.access.audit_log import command_line_actor, set_process_actor
-    from service.backups.snapshots import write_snapshot
-
-    settings = data_folder_settings(data)
-    set_process_actor(command_line_actor())
-    with progress_bar("bytes") as bar:
-        task = bar.add_task("Copying", total=None)
-        report = write_snapshot(
-            settings,
-            target.expanduser().absolute(),
-            index_only=index_only,
-            progress=lambda copied, total: bar.update(task, completed=copied, total=total),
-        )
-    print_json(asdict(report))
-    console.say(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified")
-    if report.external_tasks:
-        console.say(
-            f"The vectors of {report.external_tasks} domains are in Milvus, so the backup has only their "
-            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup."
         )
 
 

@@ -62,11 +62,13 @@ def run(
 
     Tables are written after each run. All runs have the published order of tasks.
     """
-    from benchmarks.learning.protocol import load_protocol, select_variants
+    from benchmarks.learning.protocol import load_protocol, protocol_names, select_variants
     from benchmarks.rivals import METHODS
 
     if protocol is None:
-        _list_protocols()
+        for name in protocol_names():
+            listed = load_protocol(name)
+            console.print(f"{name:20}  {listed.title}, {listed.backbone}")
         return
     with _report_benchmark_errors():
         plan = load_protocol(protocol)
@@ -85,14 +87,6 @@ def run(
             ridges=False,
             shuffled=False,
         )
-
-
-def _list_protocols() -> None:
-    from benchmarks.learning.protocol import load_protocol, protocol_names
-
-    for name in protocol_names():
-        protocol = load_protocol(name)
-        console.print(f"{name:20}  {protocol.title}, {protocol.backbone}")
 
 
 @app.command()
@@ -227,13 +221,8 @@ def queries(
             if url:
                 results = compare_service(url, folders, report=display["report"], **options)
             else:
-                library: dict[str, Any] = {
-                    "backbone": backbone,
-                    "cache": cache,
-                    "method": method,
-                    "uncaptioned": share,
-                }
-                results = compare_on_queries(folders, **library, **display, **options)
+                options |= {"backbone": backbone, "cache": cache, "method": method, "uncaptioned": share}
+                results = compare_on_queries(folders, **display, **options)
         folder = out if len(shares) == 1 else out / f"uncaptioned-{share:g}"
         _print_table(write_query_report(folder, results, _command_line(), url or backbone), folder)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,17 +243,16 @@ def _check_content(settings: Settings, report: FileReport, path: Path, content: 
     from media.media_paths import content_hash
 
     if content and path.is_relative_to(settings.data_dir):
-        try:
-            problem = None if content_hash(path) == content else "was altered since it was learned"
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror})"
+        problem = _problem(lambda: content_hash(path) == content, "was altered since it was learned")
         _record(settings, report, path, problem)
 
 
 def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has_video: bool) -> None:
+    from media.media_paths import is_intact
+
     path = settings.thumbnails_dir / f"{video_id}.jpg"
     if path.exists():
-        problem = _checksum_problem(path)
+        problem = _problem(lambda: is_intact(path), "was altered")
         _record(settings, report, path, problem and f"{problem}: doctor --restore-from BACKUP recreates it")
         if problem is None:
             return
@@ -271,11 +270,9 @@ def _check_checkpoints(settings: Settings, report: FileReport) -> None:
         _record(settings, report, folder, None if is_intact_checkpoint(folder) else problem)
 
 
-def _checksum_problem(path: Path) -> str | None:
-    from media.media_paths import is_intact
-
+def _problem(is_intact: Callable[[], bool], alteration: str) -> str | None:
     try:
-        return None if is_intact(path) else "was altered"
+        return None if is_intact() else alteration
     except OSError as error:
         return f"cannot be read ({error.strerror})"
 
@@ -348,7 +345,9 @@ def _restore_manifest(
             copy = Manifest.loads(file.read(copies[MANIFEST].bytes).decode("utf-8", "replace"))
         parents = (store.shards_path, store.releases_path, store.tombstones_path)
         published = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
-        if not published <= copy.folder_ids() or set(copy.shards) != _catalog_shards():
+        with session_scope() as session:
+            learned = set(session.scalars(select(Shard.task_id)))
+        if not published <= copy.folder_ids() or set(copy.shards) != learned:
             raise ManifestError(
                 "the backup is from another generation or library; restore it into a new data folder "
                 "with: cinestrata restore"
@@ -356,12 +355,6 @@ def _restore_manifest(
         replace_text(store.manifest_path, copy.dumps())
         report.restored.append(MANIFEST)
         return copy
-
-
-def _catalog_shards() -> set[str]:
-    """Return the tasks that have a shard according to the catalog."""
-    with session_scope() as session:
-        return set(session.scalars(select(Shard.task_id)))
 
 
 def _damaged_files(store: ShardStore, manifest: Manifest) -> Iterator[tuple[Path, str]]:

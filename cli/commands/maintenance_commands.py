@@ -84,11 +84,9 @@ def compact(
 ) -> None:
     """Free the disk space of deleted vectors. Searches continue, and nothing is re-embedded."""
     if url:
-        from cli.commands.maintenance_commands import run_remote_compaction
-
         if dry_run:
             refuse_call("--dry-run cannot be combined with --url.", "The library page shows the disk space.")
-        run_remote_compaction(url, task)
+        _compact_remotely(url, task)
         return
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
@@ -163,7 +161,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
         console.say(f"The vectors of {result['external_tasks']} domains are in Milvus, not in the snapshot.")
 
 
-def run_remote_compaction(url: str, task: str | None) -> None:
+def _compact_remotely(url: str, task: str | None) -> None:
     """Ask a worker of the service to free the disk space of deleted vectors."""
     client = connect(url, None)
     task_id = find_task(client, task).id if task is not None else None

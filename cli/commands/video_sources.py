@@ -8,7 +8,7 @@ import resource
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -27,6 +27,7 @@ from media import MediaError
 from media.sources.media_source import SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
+from service.core.settings import settings
 from service.syncs.source_listing import local_files, remote_files
 from service.syncs.sync_plan import SourceFiles, shown_path
 from service.tasks.manifests.caption_tables import MANIFEST_NAMES, TABLE_SUFFIXES, TYPED_MANIFEST_NAMES
@@ -87,10 +88,9 @@ def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:
     """Exit with status 1 if video files below the folder ``base`` are missing, and list up to 20 of them."""
     missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
     if missing:
-        more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
         verb = "file does" if len(missing) == 1 else "files do"
         fail(
-            f"{len(missing)} {verb} not exist in {base}: {', '.join(missing[:_MAX_LISTED])}{more}.",
+            f"{len(missing)} {verb} not exist in {base}: {_name_some(missing, _MAX_LISTED)}.",
             "Add the files, or remove their rows. Paths in a manifest are relative to the manifest's folder.",
         )
 
@@ -102,7 +102,9 @@ def send_videos(
     local = [video for video in videos if not is_source_uri(video.uri)]
     fail_if_missing(base, local)
     files = {video.uri: (base / video.uri).resolve() for video in local}
-    if in_place or not local or (not is_remote and _are_below_media_root(files.values())):
+    media_root = settings().media_root
+    is_readable = not is_remote and all(file.is_relative_to(media_root) for file in files.values())
+    if in_place or not local or is_readable:
         placed = [
             video.model_copy(update={"uri": str(files[video.uri])}) if video.uri in files else video
             for video in videos
@@ -164,12 +166,6 @@ def _refuse(size: int, reason: str) -> NoReturn:
     )
 
 
-def _are_below_media_root(files: Collection[Path]) -> bool:
-    from service.core.settings import settings
-
-    return all(file.is_relative_to(settings().media_root) for file in files)
-
-
 def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
     """Write the files and a manifest to a tar archive.
 
@@ -213,8 +209,6 @@ class _LocalSource:
 
     def find_problem(self, video: VideoSpec) -> str | None:
         """Return why a video cannot be sent; None if nothing is known."""
-        from service.core.settings import settings
-
         if not self.in_place or self.is_remote or is_source_uri(video.uri):
             return None
         is_inside = (self.listing.base / video.uri).resolve().is_relative_to(settings().media_root.resolve())
@@ -345,9 +339,9 @@ def _report_omitted(omitted: Mapping[str, str]) -> None:
         console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.")
 
 
-def _name_some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
-    return f"{', '.join(paths[:_MAX_NAMED])}{more}"
+def _name_some(paths: Sequence[str], most: int = _MAX_NAMED) -> str:
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return f"{', '.join(paths[:most])}{more}"
 
 
 def print_left_out(reasons: Mapping[str, str]) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from cinestrata_schemas.library import RecallFigures, RecallMatrix
@@ -22,7 +21,7 @@ from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail, plain_table
 from cli.demo.demo_videos import OwnVideos, RenderedVideos, SampleSearch
 from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
-from cli.embedded.process_supervisor import die_with_parent
+from cli.embedded.process_supervisor import die_with_parent, stop_signals
 from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
@@ -38,7 +37,9 @@ def run_demo(
 ) -> None:
     """Run the demo. Videos and tasks from an earlier run on the same folder are reused."""
     start = time.monotonic()
-    with interruptible(), embedded_service(data, port) as url:
+    # Both signals raise KeyboardInterrupt, so that the demo stops its processes in order.
+    interrupts = stop_signals(signal.default_int_handler, signal.SIGINT, signal.SIGTERM)
+    with interrupts, embedded_service(data, port) as url:
         console.say(f"Cinestrata is up at {url} (dashboard: {url}/admin)")
         settings = data_folder_settings(data)
         media_root = settings.media_root
@@ -78,16 +79,13 @@ def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Pat
     console.print()
     print_recall(view)
     print_forgetting(view)
-    searches = [_report_search(client, sample) for sample in videos.sample_searches(client)]
+    searches = []
+    for sample in videos.sample_searches(client):
+        response = client.search(sample.text, k=min(max(_RESULTS, len(sample.videos)), _MAX_RESULTS))
+        print_search(sample, response)
+        searches.append(search_record(sample, response))
     learned = [task.model_dump(mode="json", include=_TASK_FIELDS) for task in tasks]
     return {**view.model_dump(mode="json"), "domains": view.tasks, "tasks": learned, "searches": searches}
-
-
-def _report_search(client: ServiceClient, sample: SampleSearch) -> dict[str, Any]:
-    k = min(max(_RESULTS, len(sample.videos)), _MAX_RESULTS)
-    response = client.search(sample.text, k=k)
-    print_search(sample, response)
-    return search_record(sample, response)
 
 
 def _learn(videos: DemoVideos, client: ServiceClient) -> list[TaskDetails]:
@@ -133,7 +131,6 @@ def wait_while_running(run_dir: Path) -> NoReturn:
 
 _READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30
-_DUPLICATE_SIGNAL_SECONDS = 1.0
 
 
 @contextmanager
@@ -168,28 +165,6 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
             yield line.removeprefix(_READY_PREFIX).strip()
         finally:
             _stop(process)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt for both SIGINT and SIGTERM, so that the block stops its processes in order."""
-    first = 0.0
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal first
-        now = time.monotonic()
-        # A terminal often sends the signal twice: to the process and to its group.
-        if not first or now - first > _DUPLICATE_SIGNAL_SECONDS:
-            first = first or now
-            raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +21,26 @@ _MAX_BACK_OFF_SECONDS = 30.0
 _HEALTHY_SECONDS = 60.0  # a process that ran this long restarts with the shortest back-off
 _MAX_START_ATTEMPTS = 3
 _DUPLICATE_SIGNAL_SECONDS = 1.0  # a terminal often sends a signal both to the process and to its group
+
+
+@contextmanager
+def stop_signals(handle: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Handle signals in the ``with`` block, except a duplicate of the first one."""
+    first = 0.0
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if not first or now - first >= _DUPLICATE_SIGNAL_SECONDS:
+            first = first or now
+            handle(number, frame)
+
+    previous = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class StartFailed(Exception):
@@ -46,32 +66,18 @@ class Supervisor:
         self._on_restart = on_restart
         self._on_exit = on_exit
         self._signal_count = 0
-        self._first_signal = 0.0
 
     @property
     def stopping(self) -> bool:
         """Whether a stop signal was received."""
         return self._signal_count > 0
 
-    @contextmanager
-    def signals(self) -> Iterator[None]:
+    def signals(self) -> AbstractContextManager[None]:
         """Handle SIGINT, SIGTERM and SIGHUP as requests to stop; a second signal skips the grace period."""
+        return stop_signals(self._count_signal, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            now = time.monotonic()
-            if self._signal_count == 0:
-                self._first_signal = now
-            elif now - self._first_signal < _DUPLICATE_SIGNAL_SECONDS:
-                return
-            self._signal_count += 1
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        previous = {number: signal.signal(number, handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def _count_signal(self, *_: object) -> None:
+        self._signal_count += 1
 
     def start(self, *children: ChildProcess) -> None:
         """Start processes and supervise them."""

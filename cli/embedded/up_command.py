@@ -51,10 +51,15 @@ _WORKER_NICE = 10
 
 def run_up(data: Path | None, host: str | None, port: int | None) -> None:
     """Start all processes, print the address, and supervise them until a stop signal is received."""
+    from api.security.authentication import require_network_credentials
+
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the API process reads its settings from the environment
     settings = data_folder_settings(data, uses_running_broker=False)
-    _require_key_or_loopback(settings)
+    try:
+        require_network_credentials(settings)
+    except ValueError as error:
+        fail(f"{error}.")
     supervisor = Supervisor(on_restart=lambda message: error_console.say(message), on_exit=release_leases)
     try:
         with (
@@ -174,15 +179,6 @@ def _listen(host: str, port: int) -> socket.socket:
             f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
             "Choose another address with --host and --port.",
         )
-
-
-def _require_key_or_loopback(settings: Settings) -> None:
-    from api.security.authentication import require_network_credentials
-
-    try:
-        require_network_credentials(settings)
-    except ValueError as error:
-        fail(f"{error}.")
 
 
 def _listener_url(listener: socket.socket) -> str:
