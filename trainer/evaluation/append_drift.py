@@ -17,9 +17,9 @@ import numpy as np
 
 from cinestrata_schemas.tasks import Drift
 from index.arrays import Floats, Vectors, batches
+from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import MeasuredFold
 from trainer.evaluation.gallery import (
-    Encoder,
     FoldShard,
     Query,
     RankCount,
@@ -65,7 +65,7 @@ def compare_hits(
 
 
 def measure_drift(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     task: str,
     shard: ShardVectors,
     domain: Sequence[Query],
@@ -92,10 +92,11 @@ def measure_drift(
         texts[: len(domain)] = fold.query_vectors(np.array([query.vector_id for query in domain], np.int64))
     truth = whole.vectors(np.array([query.vector_id for query in queries], np.int64))
     ranks = _ranks(texts, truth, whole, report_alive)
-    own, others = ranks[: len(domain)], ranks[len(domain) :]
-    k = next((depth for depth in _DEPTHS if recall_at(own, depth) >= 0.5), _DEPTHS[-1])
-    hits = int((own <= k).sum()), int((others <= k).sum())
-    return compare_hits((hits[0], len(own)), (hits[1], len(others)), k=k, is_learned=is_learned)
+    k = next((depth for depth in _DEPTHS if recall_at(ranks[: len(domain)], depth) >= 0.5), _DEPTHS[-1])
+    is_hit = ranks <= k
+    of_domain = int(is_hit[: len(domain)].sum()), len(domain)
+    of_appended = int(is_hit[len(domain) :].sum()), len(appended)
+    return compare_hits(of_domain, of_appended, k=k, is_learned=is_learned)
 
 
 def difference_interval(
@@ -112,10 +113,8 @@ def difference_interval(
     p, q = first / first_total, second / second_total
     low, high = _score_interval(p, first_total, z)
     other_low, other_high = _score_interval(q, second_total, z)
-    return (
-        p - q - float(np.hypot(p - low, other_high - q)),
-        p - q + float(np.hypot(high - p, q - other_low)),
-    )
+    below, above = np.hypot(p - low, other_high - q), np.hypot(high - p, q - other_low)
+    return p - q - float(below), p - q + float(above)
 
 
 def _chance(first: int, first_total: int, second: int, second_total: int) -> float:

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Floats, Ids, Vectors, batches
+from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
 from models.routing.router import captioned_tasks, fill_uncaptioned, log_probabilities, summarize_evidence
-from trainer.evaluation.gallery import Encoder, ShardVectors
+from trainer.evaluation.gallery import ShardVectors
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
 _OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
@@ -75,25 +76,25 @@ class LabeledResults(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A text to search; ``own`` is the position of its task, or −1, and ``fitted`` has its results in that task."""
+    """A text to search; ``task`` is the row of its task, or −1, and ``fitted`` has its results in that task."""
 
     text: str
-    own: int
+    task: int
     video: int
     fitted: CalibrationCaption | None = None
 
 
 class _Nearest(NamedTuple):
-    """Cosines and IDs of a task's videos nearest to a text; ``own_cosine`` is NaN if its video is elsewhere."""
+    """Cosines and IDs of a task's videos nearest to a text; ``true_cosine`` is NaN if its video is elsewhere."""
 
     cosines: Floats
     ids: Ids
-    own_cosine: float
+    true_cosine: float
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Evidence of n texts for T tasks: words and other evidence in nats, coverage, and token counts."""
+    """Evidence of n texts for T tasks: log-odds from words and from captions, coverage, and token counts."""
 
     words: Floats
     other: Floats | None
@@ -105,7 +106,7 @@ class _Evidence:
 
 
 def label_results(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     tasks: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
@@ -118,11 +119,16 @@ def label_results(
 
     Args:
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        prior: Cosine per nat of routing evidence.
+        prior: Cosine per unit of log-odds in routing evidence.
         fitted: Captions of training videos in these tasks, with their results in their own task.
         unrelated: Texts without a video, searched in the whole library.
     """
-    texts = _collect_texts(tasks, fitted, unrelated)
+    row_of = {task.task: t for t, task in enumerate(tasks)}
+    texts = [
+        *(_Text(text, t, video) for t, task in enumerate(tasks) for video, text in task.captions),
+        *(_Text(caption.text, row_of[caption.task], caption.video, caption) for caption in fitted),
+        *(_Text(text, -1, -1) for text in unrelated),
+    ]
     if not texts or not tasks:
         return
     evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
@@ -134,48 +140,46 @@ def label_results(
     likeliest = np.argsort(-filled, axis=1, kind="stable")[:, : _OTHER_TASKS + 1]
     np.put_along_axis(is_scored, likeliest, True, axis=1)
     for number, text in enumerate(texts):
-        if text.own >= 0:
-            is_scored[number, text.own] = True
+        if text.task >= 0:
+            is_scored[number, text.task] = True
     nearest: list[dict[int, _Nearest]] = []
     for t, task in enumerate(tasks):
-        rows = np.flatnonzero(is_scored[:, t])
-        nearest.append(dict(_nearest_videos(task, t, encoder, texts, rows)))
+        nearest.append(dict(_nearest_videos(task, t, encoder, texts, np.flatnonzero(is_scored[:, t]))))
         report_alive()
     everywhere = np.arange(len(tasks))
     for number, text in enumerate(texts):
-        elsewhere = everywhere[everywhere != text.own]
+        elsewhere = everywhere[everywhere != text.task]
         searches: list[tuple[SearchedLibrary, Ids, int | None]] = [("unrelated", everywhere, None)]
-        if text.own >= 0:
+        if text.task >= 0:
             searches = [
                 ("all", everywhere, None),
                 ("without video", everywhere, text.video),
                 ("without task", elsewhere, None),
             ]
-        for searched, positions, excluded in searches:
-            if not len(positions):
+        for searched, rows, excluded in searches:
+            if not len(rows):
                 continue
-            other = None if evidence.other is None else evidence.other[number, positions]
             summary = summarize_evidence(
-                evidence.words[number, positions],
-                other,
-                evidence.coverage[number, positions],
-                has_captions[positions],
+                evidence.words[number, rows],
+                None if evidence.other is None else evidence.other[number, rows],
+                evidence.coverage[number, rows],
+                has_captions[rows],
                 int(evidence.tokens[number]),
             )
-            nats = total[number, positions]
+            log_odds = total[number, rows]
             # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
-            fill_uncaptioned(nats[None], has_captions[positions])
-            lifts = dict(zip(positions.tolist(), (prior * log_probabilities(nats)).tolist(), strict=True))
-            found = {t: nearest[t][number] for t in lifts if is_scored[number, t]}
-            scores = np.concatenate([near.cosines + lifts[t] for t, near in found.items()])
-            ids = np.concatenate([near.ids for near in found.values()])
+            fill_uncaptioned(log_odds[None], has_captions[rows])
+            bonuses = dict(zip(rows.tolist(), (prior * log_probabilities(log_odds)).tolist(), strict=True))
+            scored = {t: nearest[t][number] for t in bonuses if is_scored[number, t]}
+            scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
+            ids = np.concatenate([near.ids for near in scored.values()])
             if excluded is not None:
                 scores, ids = scores[ids != excluded], ids[ids != excluded]
             order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
             distance = float("nan")
             if searched == "all" and len(order):
-                own_score = found[text.own].own_cosine + lifts[text.own]
-                distance = float(np.maximum(0, scores[order[0]] - own_score))
+                true_score = scored[text.task].true_cosine + bonuses[text.task]
+                distance = float(np.maximum(0, scores[order[0]] - true_score))
             yield LabeledResults(
                 confidence_features(scores[order], summary.familiarity, summary.log_weight),
                 ids[order] == text.video,
@@ -194,20 +198,8 @@ def remaining_captions(
     return [caption for caption in captions if caption.video in videos.get(caption.task, ())]
 
 
-def _collect_texts(
-    tasks: Sequence[CalibrationTask], fitted: Sequence[CalibrationCaption], unrelated: Sequence[str]
-) -> list[_Text]:
-    """Combine validation captions, captions of training videos, and unrelated texts."""
-    position = {task.task: t for t, task in enumerate(tasks)}
-    return [
-        *(_Text(text, t, video) for t, task in enumerate(tasks) for video, text in task.captions),
-        *(_Text(caption.text, position[caption.task], caption.video, caption) for caption in fitted),
-        *(_Text(text, -1, -1) for text in unrelated),
-    ]
-
-
 def _compute_evidence(
-    encoder: Encoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: Vectors
+    encoder: QueryEncoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: Vectors
 ) -> _Evidence:
     """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
     is_known = (profiles > 0).astype(np.float32)
@@ -229,21 +221,21 @@ def _compute_evidence(
     )
     for number, text in enumerate(texts):
         if text.fitted is not None:
-            evidence.words[number, text.own] = text.fitted.words
-            evidence.coverage[number, text.own] = text.fitted.coverage
+            evidence.words[number, text.task] = text.fitted.words
+            evidence.coverage[number, text.task] = text.fitted.coverage
             if evidence.other is not None:
-                evidence.other[number, text.own] = text.fitted.captions
+                evidence.other[number, text.task] = text.fitted.captions
     return evidence
 
 
 def _nearest_videos(
-    task: CalibrationTask, position: int, encoder: Encoder, texts: Sequence[_Text], rows: Ids
+    task: CalibrationTask, task_row: int, encoder: QueryEncoder, texts: Sequence[_Text], rows: Ids
 ) -> Iterator[tuple[int, _Nearest]]:
     """Yield the given rows of ``texts``, each with its nearest videos in a task."""
     computed = []
     for row in rows.tolist():
         fitted = texts[row].fitted
-        if fitted is None or texts[row].own != position:
+        if fitted is None or texts[row].task != task_row:
             computed.append(row)
             continue
         remaining = np.isin(fitted.ids, task.ids)
@@ -256,9 +248,9 @@ def _nearest_videos(
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(task.ids)}
     for row, values, nearest in zip(computed, cosines, order, strict=True):
-        column = columns.get(texts[row].video) if texts[row].own == position else None
-        own = float("nan") if column is None else float(values[column])
-        yield row, _Nearest(values[nearest], task.ids[nearest], own)
+        column = columns.get(texts[row].video) if texts[row].task == task_row else None
+        true_cosine = float("nan") if column is None else float(values[column])
+        yield row, _Nearest(values[nearest], task.ids[nearest], true_cosine)
 
 
 _SENTENCES = (

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Floats, Vectors
+from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import (
     ANSWER_FEATURES,
@@ -31,7 +32,6 @@ from trainer.evaluation.calibration_searches import (
     label_results,
     remaining_captions,
 )
-from trainer.evaluation.gallery import Encoder
 from trainer.evaluation.part_comparison import weight_without_loss
 
 
@@ -58,14 +58,16 @@ MAX_CAPTIONS = 512  # that calibrate a release, over all tasks
 _ABSENT_SHARE = 0.1  # weight of searches without the caption's video, and of those without its task
 _MIN_CAPTIONS = 7  # with fewer, no model is fitted; the derived splits of 30 videos have as many
 _FOLDS = 5
-_KEPT = 0.95  # share of captions with a video that reach the threshold, unless too many unrelated texts would
+_ACCEPTED = (
+    0.95  # share of captions with a video that reach the threshold, unless too many unrelated texts would
+)
 _REFUSED = 0.95  # share of unrelated texts that stay below the threshold
 _RIDGE = 0.25  # keeps weights finite in small libraries, which separate texts perfectly
 _COVERED = 0.9  # share of captions whose video is within reach
 
 
 def fit_confidence(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     tasks: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
@@ -83,17 +85,10 @@ def fit_confidence(
             they do not count in the visual score.
     """
     fitted = remaining_captions(tasks, fitted)
-    searches = list(
-        label_results(
-            encoder,
-            tasks,
-            profiles,
-            prior=prior,
-            fitted=fitted,
-            unrelated=unrelated,
-            report_alive=report_alive,
-        )
+    labeled = label_results(
+        encoder, tasks, profiles, prior=prior, fitted=fitted, unrelated=unrelated, report_alive=report_alive
     )
+    searches = list(labeled)
     captions = sum(search.present for search in searches)
     if captions < _MIN_CAPTIONS or sum(search.relevant.any() for search in searches) < _FOLDS:
         return None
@@ -104,10 +99,8 @@ def fit_confidence(
     error = calibration_error(predicted, outcomes)
     visual = fit_visual_score([each.score for each in fitted], [np.array(each.others) for each in fitted])
     if visual is not None:
-        weight = weight_without_loss(
-            visual.weight, [each.retyped for each in fitted if len(each.retyped) > 1]
-        )
-        visual = replace(visual, weight=weight)
+        retyped = [each.retyped for each in fitted if len(each.retyped) > 1]
+        visual = replace(visual, weight=weight_without_loss(visual.weight, retyped))
     return ConfidenceModel(
         encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer, visual
     )
@@ -134,7 +127,7 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
             features[~inside], present[~inside], counts[~inside], ANSWER_FEATURES, _RIDGE
         )
         predicted[inside] = logistic(features[inside] @ other + offset)
-    threshold = min(0.5, float(np.quantile(predicted[present], 1 - _KEPT)))
+    threshold = min(0.5, float(np.quantile(predicted[present], 1 - _ACCEPTED)))
     unrelated = np.array([search.searched == "unrelated" for search in used])
     if unrelated.any():
         threshold = max(threshold, float(np.quantile(predicted[unrelated], _REFUSED, method="higher")))

@@ -31,7 +31,7 @@ from models.releases.release_state import (
 from models.routing.router import distinct_tokens
 from models.routing.routing_profiles import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
-from trainer.evaluation.gallery import Encoder, ShardVectors
+from trainer.evaluation.gallery import ShardVectors
 from trainer.evaluation.part_comparison import find_candidates, retype
 from trainer.methods.base import Method
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
@@ -65,19 +65,18 @@ def cross_fit(
     """
     videos = task.observed(method.config.max_videos)
     gallery = _sample_gallery(task, videos, deleted)
-    found: list[CalibrationCaption] = []
+    results: list[CalibrationCaption] = []
     for part, left_out in _learn_parts(method, videos):
         searched = [clip for clip in left_out if clip.vector_id not in deleted]
         all_captions = [(clip.vector_id, text) for clip in searched for text in clip.captions]
-        captions = draw_sample(all_captions, MAX_TASK_CAPTIONS - len(found))
+        captions = draw_sample(all_captions, MAX_TASK_CAPTIONS - len(results))
         if captions:
-            found += _search_fold(
-                part, task.task_id, captions, gallery, [clip.vector_id for clip in searched], encoder, pinned
-            )
+            unlearned = [clip.vector_id for clip in searched]
+            results += _search_fold(part, task.task_id, captions, gallery, unlearned, encoder, pinned)
         report_alive()
-        if len(found) >= MAX_TASK_CAPTIONS:
+        if len(results) >= MAX_TASK_CAPTIONS:
             break
-    return tuple(found)
+    return tuple(results)
 
 
 def _learn_parts(method: Method, videos: Sequence[Clip]) -> Iterator[tuple[Method, list[Clip]]]:
@@ -88,8 +87,8 @@ def _learn_parts(method: Method, videos: Sequence[Clip]) -> Iterator[tuple[Metho
     order = np.random.default_rng(0).permutation(len(videos))
     for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
         left_out = np.sort(order[fold::_FOLDS]).tolist()
-        kept = np.sort(np.delete(order, slice(fold, None, _FOLDS))).tolist()
-        part = method.relearn(kept, [text for row in kept for text in videos[row].captions])
+        learned = np.sort(np.delete(order, slice(fold, None, _FOLDS))).tolist()
+        part = method.relearn(learned, [text for row in learned for text in videos[row].captions])
         if part is None:
             return
         yield part, [videos[row] for row in left_out]
@@ -146,9 +145,9 @@ def _search_fold(
             coverage=float((profile[tokens] > 0).mean()) if tokens.any() else 0.0,
             score=float(cosines[row, columns[video]]),
             ids=tuple(ids[nearest[row]].tolist()),
-            cosines=tuple(float(value) for value in cosines[row, nearest[row]]),
+            cosines=tuple(cosines[row, nearest[row]].tolist()),
             others=tuple(
-                np.roll(cosines[row, unlearned], -left_out.index(video))[1:][:_OTHER_VIDEOS].tolist()
+                np.roll(cosines[row, unlearned], -left_out.index(video))[1 : _OTHER_VIDEOS + 1].tolist()
             ),
             retyped=candidates[row],
         )
@@ -168,9 +167,8 @@ def add_fold(
     Arguments are those of :func:`cross_fit`.
     """
     remaining = [clip for clip in task.clips if clip.vector_id not in deleted]
-    fold = draw_sample(
-        [clip for clip in remaining if clip.split == "fold" and clip.captions], MAX_FOLD_VECTORS
-    )
+    captioned = [clip for clip in remaining if clip.split == "fold" and clip.captions]
+    fold = draw_sample(captioned, MAX_FOLD_VECTORS)
     if not fold or not method.is_trainable:  # the release itself has not learned it
         return state
     observed = task.observed(method.config.max_videos)
@@ -223,7 +221,7 @@ class AppendedCalibration:
 
 
 def calibrate_appended(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     task: str,
     shard: ShardVectors,
     searched: Ids,
@@ -254,12 +252,12 @@ def calibrate_appended(
     cosines = (queries @ shard.vectors(searched).T).astype(np.float64)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(searched)}
-    found = []
+    results = []
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
         others = counts[words] - 1  # leave this caption out
         word_evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
-        found.append(
+        results.append(
             CalibrationCaption(
                 task=task,
                 video=video,
@@ -272,4 +270,4 @@ def calibrate_appended(
                 cosines=tuple(cosines[row, nearest[row]].tolist()),
             )
         )
-    return AppendedCalibration(profile, tuple(found))
+    return AppendedCalibration(profile, tuple(results))

@@ -13,31 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from index.arrays import Floats, Ids, TokenIds, Vectors
+from index.arrays import Floats, Ids, Vectors
 from index.vector_ids import is_moment
 from models.releases.release_state import MeasuredFold
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData, vector_ids
-
-
-class Encoder(Protocol):
-    """The part of :class:`models.encoders.query_encoder.QueryEncoder` that evaluation needs."""
-
-    @property
-    def modes(self) -> tuple[str, ...]: ...
-
-    def token_presence(self, texts: Sequence[str]) -> Vectors: ...
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]: ...
-
-    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None: ...
-
-    @property
-    def profile_factor(self) -> float: ...
-
-    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors: ...
-
-    def is_task_independent(self, mode: str) -> bool: ...
 
 
 class ShardVectors(Protocol):

@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Floats, Ids, Vectors, batches
+from models.encoders.query_encoder import QueryEncoder
 from models.routing import DEFAULT_PRIOR
 from models.routing.router import can_reach_score, captioned_tasks, fill_uncaptioned
 from trainer.evaluation.gallery import (
     TIE_TOLERANCE,
-    Encoder,
     Gallery,
     RankCount,
     Recall,
@@ -84,7 +84,7 @@ class EvaluationTask:
     Attributes:
         columns: Column of each query's video in the shard, ``[Q]``.
         is_held_out: Whether each video of the shard is held out, ``[G]``.
-        evidence: Log weight in nats of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
+        evidence: Log-odds of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
     """
 
     gallery: Gallery
@@ -104,7 +104,7 @@ class EvaluationTask:
 
 
 def evaluate_row(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     galleries: Sequence[Gallery],
     profiles: Vectors,
     *,
@@ -115,7 +115,7 @@ def evaluate_row(
 
     Args:
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        prior: Cosine per nat of routing evidence, added to the scores in a union gallery; 0 merges raw cosines.
+        prior: Cosine per unit of log-odds, added to the scores in a union gallery; 0 merges raw cosines.
 
     Raises:
         EvaluationError: A score is not finite.
@@ -124,20 +124,20 @@ def evaluate_row(
     has_captions = captioned_tasks(profiles)
     ranks_by_task = rank_queries(encoder, tasks, prior, report=report)
     figures = {}
-    for position, (task, ranks) in enumerate(zip(tasks, ranks_by_task, strict=True)):
+    for index, (task, ranks) in enumerate(zip(tasks, ranks_by_task, strict=True)):
         recalls = {name: recall for name, each in ranks.items() if (recall := summarize(each)) is not None}
         if recalls:
             figures[task.gallery.task] = TaskRecall(
                 recalls=recalls,
                 first_hits={name: np.packbits(each <= 1).tobytes() for name, each in ranks.items()},
                 query_set=_digest_queries(task.gallery),
-                routing=_routing_accuracy(task.evidence, position, has_captions),
+                routing=_routing_accuracy(task.evidence, index, has_captions),
             )
     return RecallRow(encoder.modes[-1], figures)
 
 
 def build_evaluation_tasks(
-    encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors
+    encoder: QueryEncoder, galleries: Sequence[Gallery], profiles: Vectors
 ) -> list[EvaluationTask]:
     """Build one :class:`EvaluationTask` per gallery; arguments as in :func:`evaluate_row`."""
     names = [gallery.task for gallery in galleries]
@@ -158,7 +158,7 @@ def build_evaluation_tasks(
 
 
 def rank_queries(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     tasks: Sequence[EvaluationTask],
     prior: float,
     *,
@@ -175,32 +175,32 @@ def rank_queries(
     size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
     done = 0
     results: list[Ranks] = []
-    for position, task in enumerate(tasks):
+    for task_index, task in enumerate(tasks):
         if not task.texts:
             results.append({})
             continue
         queries = _encode_queries(encoder, task)
         truth = np.einsum("qd,qd->q", queries, task.vectors[task.columns], dtype=np.float64)
-        own_prior = prior * task.evidence[:, position]
+        with_bonus = truth + prior * task.evidence[:, task_index]
         counts: dict[GalleryName, RankCount] = {
             "local": RankCount(truth),
-            "global": RankCount(truth + own_prior),
+            "global": RankCount(with_bonus),
             "local_all": RankCount(truth),
-            "global_all": RankCount(truth + own_prior),
+            "global_all": RankCount(with_bonus),
         }
         if raw:
             counts["global_raw"] = RankCount(truth)
         for start in range(0, len(queries), size):
             rows = slice(start, min(start + size, len(queries)))
             needed = None if raw else counts["global"].truth[rows] - TIE_TOLERANCE
-            for index, vectors in _query_vectors(encoder, tasks, position, queries, rows, prior, needed):
+            for index, vectors in _query_vectors(encoder, tasks, task_index, queries, rows, prior, needed):
                 other = tasks[index]
                 scores = vectors @ other.vectors.T
                 held_out = scores[:, other.is_held_out]
                 bonus = prior * task.evidence[rows, index : index + 1]
                 counts["global"].add(held_out + bonus, rows)
                 counts["global_all"].add(scores + bonus, rows)
-                if index == position:
+                if index == task_index:
                     counts["local"].add(held_out, rows)
                     counts["local_all"].add(scores, rows)
                 if raw:
@@ -211,21 +211,19 @@ def rank_queries(
     return results
 
 
-def _encode_queries(encoder: Encoder, task: EvaluationTask) -> Vectors:
+def _encode_queries(encoder: QueryEncoder, task: EvaluationTask) -> Vectors:
     """Encode a task's queries for its own shard, ``[Q, dim]``."""
     if task.gallery.query_vectors is not None:
         return task.gallery.query_vectors
-    parts = [
-        encoder.encode(chunk, [task.gallery.task], encoder.modes[-1])[:, 0]
-        for chunk in batches(task.texts, MAX_QUERY_VECTORS)
-    ]
-    return np.concatenate(parts)
+    task_id, mode = task.gallery.task, encoder.modes[-1]
+    chunks = batches(task.texts, MAX_QUERY_VECTORS)
+    return np.concatenate([encoder.encode(chunk, [task_id], mode)[:, 0] for chunk in chunks])
 
 
 def _query_vectors(
-    encoder: Encoder,
+    encoder: QueryEncoder,
     tasks: Sequence[EvaluationTask],
-    position: int,
+    task_index: int,
     queries: Vectors,
     rows: slice,
     prior: float,
@@ -239,25 +237,27 @@ def _query_vectors(
     Args:
         needed: Lowest score of each query that can change its rank, ``[n]``; None if every score counts.
     """
-    task, own, mode = tasks[position], queries[rows], encoder.modes[-1]
-    yield position, own
+    task, pinned, mode = tasks[task_index], queries[rows], encoder.modes[-1]
+    yield task_index, pinned
     for index, other in enumerate(tasks):
-        if index == position:
+        if index == task_index:
             continue
         if encoder.is_task_independent(mode):
-            yield index, own
+            yield index, pinned
             continue
-        reached = np.arange(len(own))
+        reached = np.arange(len(pinned))
         if needed is not None:
             reached = np.flatnonzero(can_reach_score(prior * task.evidence[rows, index], needed))
         if len(reached):
-            vectors = np.zeros_like(own)
+            vectors = np.zeros_like(pinned)
             texts = [task.gallery.queries[rows.start + row].text for row in reached]
             vectors[reached] = encoder.encode(texts, [other.gallery.task], mode)[:, 0]
             yield index, vectors
 
 
-def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors) -> Floats:
+def _evidence(
+    encoder: QueryEncoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors
+) -> Floats:
     """Compute log weights ``[n, T]`` as :func:`models.routing.router.log_weights` does, not normalized over tasks."""
     presence = encoder.token_presence(queries)
     texts, tokens = presence.nonzero()
@@ -272,14 +272,14 @@ def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], pr
     return scores
 
 
-def _routing_accuracy(evidence: Floats, own: int, has_captions: npt.NDArray[np.bool_]) -> float:
-    """Compute the share of queries whose own task has the most evidence ``[Q, T]`` among the tasks with captions.
+def _routing_accuracy(evidence: Floats, task: int, has_captions: npt.NDArray[np.bool_]) -> float:
+    """Compute the share of a task's queries with the most evidence ``[Q, T]`` for it among the tasks with captions.
 
     A tie counts as a miss. A task without captions takes the evidence of the likeliest other task, which it would tie
     with.
     """
-    rivals = np.flatnonzero(has_captions | (np.arange(len(has_captions)) == own))
-    ranks = rank_by_id(evidence[:, rivals], rivals.tolist(), [own] * len(evidence))
+    rivals = np.flatnonzero(has_captions | (np.arange(len(has_captions)) == task))
+    ranks = rank_by_id(evidence[:, rivals], rivals.tolist(), [task] * len(evidence))
     return recall_at(ranks, 1)
 
 

@@ -187,12 +187,13 @@ def _require_own_vectors(
     """
     domain = claim.task.target_id or ""
     manifest = library.manifest
-    found = library.store.open([entry for entry in manifest.segments(domain) if entry.count]).vectors(stored)
+    published = library.store.open([entry for entry in manifest.segments(domain) if entry.count])
     restore_task_frames(claim, task, backbone)
     fingerprint = manifest.shards[domain].fingerprint
-    own = embed_shared(claim, task.clips, library.video_encoder(backbone, domain), fingerprint)
+    embedded = embed_shared(claim, task.clips, library.video_encoder(backbone, domain), fingerprint)
     videos = vector_ids(task.clips)
-    cosines = np.einsum("nd,nd->n", found, own[np.isin(videos, stored)], dtype=np.float64)
+    pairs = published.vectors(stored), embedded[np.isin(videos, stored)]
+    cosines = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
     if cosines.min() < _SAME_VECTOR:
         raise VectorIdsTaken(
             f"The shard of task {domain} already uses {len(stored)} of the append's {len(videos)} vector IDs for other "
@@ -227,7 +228,7 @@ def _measure(
     domain: str,
     segments: Sequence[SegmentEntry],
 ) -> AppendMeasurement:
-    """Compare how well the domain's encoder finds appended videos and its own, and calibrate the release again.
+    """Compare how well the domain's encoder finds appended videos and the domain's, and calibrate the release again.
 
     The shard is the one that will be published with these segments. If measuring fails, the append does not.
 
@@ -245,15 +246,22 @@ def _measure(
         if len(appended) < _MIN_DRIFTED:
             return AppendMeasurement()
         fold = library.fold(domain)
-        own = _domain_captions(domain, shard.ids, ("fold",) if fold else ("test", "val"))
+        held_out = _domain_captions(domain, shard.ids, ("fold",) if fold else ("test", "val"))
         if fold is not None:
-            own = [query for query in own if fold.has_caption(query.vector_id, query.text)]
-        if is_learned := len(own) < MIN_CAPTIONS:
-            own, fold = _domain_captions(domain, shard.ids, ("test", "val", *LEARNED_SPLITS)), None
+            held_out = [query for query in held_out if fold.has_caption(query.vector_id, query.text)]
+        if is_learned := len(held_out) < MIN_CAPTIONS:
+            held_out, fold = _domain_captions(domain, shard.ids, ("test", "val", *LEARNED_SPLITS)), None
         encoder = open_query_encoder(backbone, state, library.pinned_releases())
         claim.tick()
         drift = measure_drift(
-            encoder, domain, shard, own, appended, is_learned=is_learned, fold=fold, report_alive=claim.tick
+            encoder,
+            domain,
+            shard,
+            held_out,
+            appended,
+            is_learned=is_learned,
+            fold=fold,
+            report_alive=claim.tick,
         )
         if len(appended) < MIN_CAPTIONS:
             return AppendMeasurement(drift)

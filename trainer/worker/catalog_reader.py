@@ -121,14 +121,12 @@ def training_video_ids(library: Library) -> dict[str, Ids]:
 
 def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
     """Read the held-out videos, or the fold, of this task and all learned ones, by task ID."""
-    found: dict[str, HeldOutVideos] = {}
+    held_out: dict[str, HeldOutVideos] = {}
     for split, limit in (("test", MAX_TASK_QUERIES), ("fold", None)):  # a fold is a sample already
         rows = _captioned_videos(task_id, Video.effective_split == split)
-        for task, videos in _by_task(
-            (task, (vector_id, captions)) for task, vector_id, captions in rows
-        ).items():
-            found[task] = HeldOutVideos.from_captions(videos, limit)
-    return found
+        by_task = _by_task((task, (vector_id, captions)) for task, vector_id, captions in rows)
+        held_out |= {task: HeldOutVideos.from_captions(videos, limit) for task, videos in by_task.items()}
+    return held_out
 
 
 def uncalibrated_videos(task_id: str) -> dict[str, Ids]:
@@ -145,8 +143,8 @@ def excluding_originals(excluded: Mapping[str, Ids], task: Task) -> Mapping[str,
     with session_scope() as session:
         query = select(Video.copy_of).where(Video.task_id == task.id, Video.copy_of.is_not(None))
         originals = np.array(session.scalars(query).all(), np.int64)
-    own = excluded.get(task.relearns_id, originals)
-    return {**excluded, task.relearns_id: np.union1d(own, originals)}
+    previous = excluded.get(task.relearns_id, originals)
+    return {**excluded, task.relearns_id: np.union1d(previous, originals)}
 
 
 def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:

@@ -145,7 +145,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
 
 
 def _correctable(error: BaseException) -> tuple[str, str] | None:
-    """Find the reason, with a place for the message, and the correction of an error after which a retry helps."""
+    """Find the reason, with a field for the message, and the correction of an error after which a retry helps."""
     text = str(error)
     if isinstance(error, NotEnoughMemory):
         return "Not enough memory: {}.", error.hint

@@ -285,12 +285,12 @@ def evaluate_task(
 ) -> list[tuple[str, Recall]]:
     """Measure the release's cells of the recall matrix, each with its task's ID."""
     held_out = held_out_videos(task.task_id)
-    own = held_out.get(task.task_id, HeldOutVideos.from_captions([])).measured_by(written.state.fold)
-    total = max(len(own.ids), 1)
+    of_task = held_out.get(task.task_id, HeldOutVideos.from_captions([])).measured_by(written.state.fold)
+    total = max(len(of_task.ids), 1)
     zero_shot = zero_shot_recall(
         backbone,
         task.clips,
-        own,
+        of_task,
         report=lambda done: claim.progress("baseline", done / total, done=done, total=total),
     )
     claim.progress("evaluating")

@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -108,12 +107,7 @@ class PartFolder:
                 shutil.rmtree(other, ignore_errors=True)
 
     def write(self, number: int, token: int, ids: Ids, vectors: Vectors) -> str:
-        """Write a part durably, and return the SHA-256 of the file.
-
-        Args:
-            ids: Vector IDs ``int64 [n]``.
-            vectors: Vectors ``float32 [n, dim]``.
-        """
+        """Write IDs ``int64 [n]`` and vectors ``float32 [n, dim]`` durably; return the SHA-256 of the file."""
         content = save({"ids": ids, "vectors": np.ascontiguousarray(vectors)})
         with replace_file(self._part(number, token)) as staged:
             staged.write_bytes(content)
@@ -168,12 +162,19 @@ def embed_shared(
         FramesMissing: The frames of a video are gone.
         OSError: A part cannot be written.
     """
-    total = len(clips)
+    task_id, total = claim.task.id, len(clips)
+
+    def report(done: int) -> None:
+        claim.progress("indexing", done / total, done=done, total=total)
+
     if total <= CHUNK_VIDEOS:  # killing the worker loses no more than a chunk
-        report = partial(_report, claim, total)
         report(0)
         return embed_clips(encode, clips, report=report)
-    task_id = claim.task.id
+
+    def report_all() -> None:
+        """Report the progress of all workers together."""
+        report(total - read_totals(task_id, "indexing").remaining)
+
     ids = [clip.vector_id for clip in clips]
     content = [(clip.vector_id, clip.frames_path.name) for clip in clips]
     run = run_identity(task_id, fingerprint, CHUNK_VIDEOS, content)
@@ -182,15 +183,15 @@ def embed_shared(
     _plan(claim, folder, ids, run)
     send_due()  # other workers may take chunks
     while (totals := read_totals(task_id, "indexing")).unfinished:
-        _report(claim, total, total - totals.remaining)
+        report(total - totals.remaining)
         chunk = claim_chunk(task_id, "indexing", claim.owner, owns_task=True)
         if chunk is None:  # other workers embed the last chunks
             time.sleep(_WAIT_SECONDS)
             continue
         try:
-            own = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
+            of_chunk = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
             with chunk:
-                _embed_chunk(chunk, folder, encode, own, partial(_report_all, claim, total))
+                _embed_chunk(chunk, folder, encode, of_chunk, report_all)
         except LeaseLost:
             claim.tick()  # raises if the task is lost too; otherwise another worker has the chunk
     return _join_parts(claim, folder, clips, encode)
@@ -218,18 +219,10 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
 
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
     """Prepare a function that writes a release's video encoder into a folder."""
-    own = replace(select_video_tensors(state), tasks=state.tasks[-1:], confidence=None, calibration=())
-    own = replace(own, profiles=state.profiles.part(len(state.profiles) - 1, len(state.profiles)))
-    return lambda folder: write_release(folder, own)
-
-
-def _report(claim: Claim, total: int, done: int) -> None:
-    claim.progress("indexing", done / total, done=done, total=total)
-
-
-def _report_all(claim: Claim, total: int) -> None:
-    """Report the progress of all workers together."""
-    _report(claim, total, total - read_totals(claim.task.id, "indexing").remaining)
+    profile = state.profiles.part(len(state.profiles) - 1, len(state.profiles))
+    encoder = select_video_tensors(state)
+    last = replace(encoder, tasks=state.tasks[-1:], confidence=None, calibration=(), profiles=profile)
+    return lambda folder: write_release(folder, last)
 
 
 def _plan(claim: Claim, folder: PartFolder, vector_ids: Sequence[int], run: str) -> None:
