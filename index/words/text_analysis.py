@@ -50,11 +50,11 @@ _PICTURE += (
 )
 _TAGS = "\U000e0020-\U000e007f"  # of the flags of regions
 # Variation selectors and skin tones, which do not change the meaning of an emoji.
-_LOOKS = "\ufe0e\ufe0f\U0001f3fb-\U0001f3ff"
+_MODIFIERS = "\ufe0e\ufe0f\U0001f3fb-\U0001f3ff"
 _EMOJI_JOINERS = f"\u200d\u20e3{_TAGS}"
-_WITH_LOOKS = f"[{_PICTURE}][{_LOOKS}{_TAGS}]{{0,32}}"
+_MODIFIED = f"[{_PICTURE}][{_MODIFIERS}{_TAGS}]{{0,32}}"
 _FLAG, _KEYCAP = "[\U0001f1e6-\U0001f1ff]{2}", "[0-9#*]\ufe0f?\u20e3"
-_EMOJI = f"(?:{_WITH_LOOKS}(?:\u200d{_WITH_LOOKS}){{0,8}}|{_FLAG}|{_KEYCAP})"
+_EMOJI = f"(?:{_MODIFIED}(?:\u200d{_MODIFIED}){{0,8}}|{_FLAG}|{_KEYCAP})"
 
 # An emoji, or a character and the marks that belong to it: accents, voiced sound marks of kana, vowels and finals of
 # Hangul. More than eight marks mean nothing, and would fill the cache. Zero-width spaces divide the lines of scripts
@@ -63,7 +63,7 @@ _CLUSTER = re.compile(
     f"{_EMOJI}|[{_UNSPACED}]\u200b+(?=[{_UNSPACED}])|"
     "[\\s\\S][\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u3099\u309a\uff9e\uff9f\u1160-\u11ff]{0,8}"
 )
-_LOOK = re.compile(f"[{_LOOKS}]")
+_MODIFIER = re.compile(f"[{_MODIFIERS}]")
 # Accents on Latin, Greek and Cyrillic letters, Hebrew points, vowel marks and lengthening of Arabic letters, variation
 # selectors.
 _ACCENTS = re.compile(
@@ -78,7 +78,7 @@ _APOSTROPHES = frozenset("'`\u00b4\u02bb\u02bc\u2018\u2019\uff07")
 @lru_cache(maxsize=1 << 16)
 def _fold_cluster(cluster: str) -> str:
     if re.match(_EMOJI, cluster):
-        return f" {cluster[0]}{_LOOK.sub('', cluster[1:])} "
+        return f" {cluster[0]}{_MODIFIER.sub('', cluster[1:])} "
     cluster = cluster.rstrip("\u200b") or " "
     if cluster in _APOSTROPHES:
         return "'"

@@ -160,9 +160,7 @@ def test_damaged_tombstones_degrade_task(store: ShardStore, publish_task: Callab
     whole = path.read_bytes()
     for harm in (whole[:-1], whole[:-1] + b"\7", b""):
         path.write_bytes(harm)
-        snapshot = IndexSnapshot.open(
-            store, verify=False
-        )  # otherwise deleted vectors would be returned again
+        snapshot = IndexSnapshot.open(store, verify=False)  # deleted vectors are not returned again
         assert (snapshot.tasks, list(snapshot.degraded)) == (["b"], ["a"])
         assert "deletions" in snapshot.degraded["a"]
         assert any("deletions" in problem for problem in audit(store).problems)
@@ -201,20 +199,8 @@ def test_append_requires_pinned_release(
     assert store.manifest().generation == 2
 
 
-def test_appended_segment_and_deletions_are_one_generation(
-    store: ShardStore, publish_task: Callable, extend: Callable
-) -> None:
-    publish_task(store, "a", range(5))
-    segment = extend(store, "a", range(5, 8))
-    manifest = store.append(segment, deleted={"a": [0, 6, 99]})
-    assert manifest.generation == 2
-    assert store.tombstones(manifest, "a").tolist() == [0, 6]
-    assert store.append(segment, deleted={"a": [6]}) == manifest
-    assert store.tombstones(store.append(deleted={"a": [7]}), "a").tolist() == [0, 6, 7]
-
-
-def test_ids_deleted_before_publication_are_never_visible(
-    store: ShardStore, publish_task: Callable, write: Callable
+def test_new_shard_or_segment_and_deletions_are_one_generation(
+    store: ShardStore, publish_task: Callable, write: Callable, extend: Callable
 ) -> None:
     publish_task(store, "other", range(100, 104))
     release, shard = write(store, "a", range(6))
@@ -222,9 +208,13 @@ def test_ids_deleted_before_publication_are_never_visible(
     assert manifest.generation == 2
     assert _shard(store, "a").ids.tolist() == [0, 2, 3, 5]
     assert _shard(store, "other").ids.tolist() == [100, 101, 102, 103], "only the new shard"
-    assert store.publish(release=release, shards=[shard], deleted=[0]) == manifest, (
-        "published shards are not changed"
-    )
+    assert store.publish(release=release, shards=[shard], deleted=[0]) == manifest, "it is published already"
+    segment = extend(store, "a", range(6, 9))
+    manifest = store.append(segment, deleted={"a": [0, 7, 99]})
+    assert manifest.generation == 3
+    assert store.tombstones(manifest, "a").tolist() == [0, 1, 4, 7]
+    assert store.append(segment, deleted={"a": [7]}) == manifest
+    assert store.tombstones(store.append(deleted={"a": [8]}), "a").tolist() == [0, 1, 4, 7, 8]
     assert audit(store).problems == []
 
 

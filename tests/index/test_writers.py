@@ -116,9 +116,7 @@ def test_concurrent_writers_lose_no_publication(tmp_path: Path) -> None:
             writer.stdin.flush()
         printed = [[int(line(writer)) for _ in range(_ROUNDS)] for writer in writers]
         assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    assert sorted(printed[0] + printed[1]) == list(
-        range(1, 2 * _ROUNDS + 1)
-    )  # every generation was published once
+    assert sorted(printed[0] + printed[1]) == [*range(1, 2 * _ROUNDS + 1)]  # each generation once
     snapshot = IndexSnapshot.open(store)
     assert snapshot.degraded == {}
     assert snapshot.generation == 2 * _ROUNDS
@@ -142,16 +140,11 @@ def test_killed_writer_releases_lock(store: ShardStore, publish_task: Callable) 
         assert publish_task(store, "b", [2]).generation == 2
 
 
-def _calls_of_one_publication(tmp_path: Path, publish_task: Callable) -> list[str]:
+def test_crash_at_any_call_leaves_old_or_new_generation(tmp_path: Path, publish_task: Callable) -> None:
     store = ShardStore(tmp_path / "measured")
     publish_task(store, "a", range(3))
     with fail_at(None) as calls:
         publish_task(store, "b", range(3, 6))
-    return calls
-
-
-def test_crash_at_any_call_leaves_old_or_new_generation(tmp_path: Path, publish_task: Callable) -> None:
-    calls = _calls_of_one_publication(tmp_path, publish_task)
     assert calls.count("replace") == 1
     assert calls[-2:] == ["replace", "fsync"]  # the publish point is the last change, followed by its sync
     assert {"rename", "fsync"} <= set(calls)

@@ -53,10 +53,8 @@ def test_moment_windows_cover_video_evenly(
     )
     if len(windows) < most:
         assert lengths[0] <= seconds * (1 + 1e-6)
-        fewer = duration / (
-            1 + (len(windows) - 2) * (1 - overlap)
-        )  # length of the windows if there were one less
-        assert fewer > seconds * (1 - 1e-6)
+        longer = duration / (1 + (len(windows) - 2) * (1 - overlap))  # if there were one window less
+        assert longer > seconds * (1 - 1e-6)
 
 
 # -- frames -------------------------------------------------------------------------------------------------

@@ -79,12 +79,8 @@ def test_audit_reports_altered_and_lost_rows(
 ) -> None:
     shard = publish_task(store, "a", range(10)).shards["a"]
     collection, partition = split_place(shard.place)
-    row = {
-        "key": row_key(shard.id, 4),
-        "id": 4,
-        "shard": segment_number(shard.id),
-        "vector": unit(1, 99)[0],
-    }
+    keys = {"key": row_key(shard.id, 4), "id": 4, "shard": segment_number(shard.id)}
+    row = {**keys, "vector": unit(1, 99)[0]}
     with milvus.partitions.connection.request("harm") as client:
         client.upsert(collection, [row], partition_name=partition)
     (problem,) = audit(store).problems
@@ -164,10 +160,7 @@ def test_long_id_lists_are_split_into_several_searches(
     for number, query in enumerate(unit(2, 4)):
         for k in (1, 3, 30):
             for exclude, among in (((), None), (range(number, 30, 4), None), ((5,), np.arange(0, 25, 2))):
-                hits, expected = (
-                    ours.search(query, k, exclude, among),
-                    theirs.search(query, k, exclude, among),
-                )
+                hits, expected = (each.search(query, k, exclude, among) for each in (ours, theirs))
                 assert hits.ids.tolist() == expected.ids.tolist()
                 assert np.allclose(hits.scores, expected.scores, atol=2e-6)
     many = unit(7, 6)
@@ -265,10 +258,8 @@ def test_server_loads_partitions_on_use_and_stores_half_precision(
     for number in (0, 3, 1, 2, 0):
         (query,), rows = unit(1, 9), unit(5, number)
         hits = open_shard_of(store, f"t{number}").search(query, 5)
-        expected = 10 * number + np.argsort(
-            -(rows @ query.astype(np.float16).astype(np.float32)), kind="stable"
-        )
-        assert hits.ids.tolist() == expected.tolist()
+        scores = rows @ query.astype(np.float16).astype(np.float32)
+        assert hits.ids.tolist() == (10 * number + np.argsort(-scores, kind="stable")).tolist()
         assert np.allclose(hits.scores, np.sort(rows @ query)[::-1], atol=1e-3)
         assert np.array_equal(open_shard_of(store, f"t{number}").vectors(np.arange(5) + 10 * number), rows)
     assert split_place(left.place) in server.loaded

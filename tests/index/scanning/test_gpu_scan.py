@@ -73,9 +73,8 @@ def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | No
     if share is not None:
         live = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
     scan = GpuScan(exact)
-    queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * np.float32(
-        0.9
-    )  # not representable in half precision
+    half = np.float32(0.9)  # not representable in half precision
+    queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * half
     for k in (1, 10, 25, 3000):
         for query, hits in zip(queries, scan.search_many(queries, k, live), strict=True):
             wanted = exact.search(query, k, live)

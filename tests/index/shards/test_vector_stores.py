@@ -70,9 +70,8 @@ def test_large_k_returns_all_vectors(store: ShardStore, publish_task: Callable, 
 def test_search_many_equals_single_searches(
     store: ShardStore, publish_vectors: Callable, unit: Callable
 ) -> None:
-    vectors = np.concatenate(
-        [unit(20), np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))]
-    )  # twelve equal vectors
+    equal = np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))
+    vectors = np.concatenate([unit(20), equal])
     publish_vectors(store, range(32), vectors)
     task, queries = open_shard_of(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
     together = task.search_many(queries, 5, exclude=[3], include=np.arange(1, 31))
@@ -108,19 +107,13 @@ def test_vectors_returns_rounded_vectors(store: ShardStore, publish_vectors: Cal
         task.vectors(np.array([3, 30]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "k"), [(lambda q: q, 0), (lambda q: q[:-1], 3), (lambda q: q * np.nan, 3)]
-)
-def test_search_raises_for_invalid_query(
-    store: ShardStore, publish_task: Callable, unit: Callable, change: Callable, k: int
-) -> None:
+def test_search_raises_for_invalid_query(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
     publish_task(store, "a", range(3))
-    query = change(unit(1)[0])
-    with pytest.raises(ValueError):  # noqa: PT011
-        open_shard_of(store).search(query, k)
-    with pytest.raises(ValueError):  # noqa: PT011
-        open_shard_of(store).search_many(query[None], k)
+    task, (query,) = open_shard_of(store), unit(1)
+    for wrong, k in ((query, 0), (query[:-1], 3), (query * np.nan, 3)):
+        for search, queries in ((task.search, wrong), (task.search_many, wrong[None])):
+            with pytest.raises(ValueError):  # noqa: PT011
+                search(queries, k)
 
 
 def test_deleted_ids_stay_visible_in_older_generation(
@@ -147,10 +140,8 @@ def test_appended_segment_is_searched(store: ShardStore, publish_task: Callable,
     publish_task(store, "a", range(10))
     before = open_shard_of(store)
     append(store, range(50, 65), unit(15, 8))
-    after, rows = (
-        open_shard_of(store),
-        dict(enumerate(unit(10))) | dict(zip(range(50, 65), unit(15, 8), strict=True)),
-    )
+    after = open_shard_of(store)
+    rows = dict(enumerate(unit(10))) | dict(zip(range(50, 65), unit(15, 8), strict=True))
     for query in unit(4, 2):
         assert after.search(query, 12).ids.tolist() == exact(rows, query, 12)
         assert before.search(query, 12).ids.max() < 10

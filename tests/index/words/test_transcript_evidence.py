@@ -19,9 +19,9 @@ from index.words.word_evidence import (
 from index.words.word_index import TextKind, WordMatches
 
 
-def _nats(strengths: list[float], frequencies: list[int], passages: int = 60_000) -> float:
-    nats, _ = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
-    return float(nats[0])
+def _log_odds(strengths: list[float], frequencies: list[int], passages: int = 60_000) -> float:
+    log_odds, _ = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
+    return float(log_odds[0])
 
 
 def _caption(units: int) -> float:
@@ -48,15 +48,15 @@ def _caption(units: int) -> float:
 
 @pytest.mark.parametrize("units", [1, 2, 5, 20])
 def test_passage_with_all_words_speaks_for_its_video_less_than_a_caption(units: int) -> None:
-    assert 6 < _nats([1.0] * units, [1] * units) < _caption(units)
+    assert 6 < _log_odds([1.0] * units, [1] * units) < _caption(units)
 
 
 def test_evidence_falls_with_frequency_other_forms_and_missing_words() -> None:
-    rare = _nats([1, 1], [10, 10])
-    assert rare > _nats([1, 1], [20_000, 20_000]) > 0
-    assert rare > _nats([1, 0.9], [10, 10]) > 0
-    assert _nats([1, 0], [10, 10]) == 0
-    assert 0 < _nats([1] * 9 + [0], [10] * 10) < _nats([1] * 10, [10] * 10)
+    rare = _log_odds([1, 1], [10, 10])
+    assert rare > _log_odds([1, 1], [20_000, 20_000]) > 0
+    assert rare > _log_odds([1, 0.9], [10, 10]) > 0
+    assert _log_odds([1, 0], [10, 10]) == 0
+    assert 0 < _log_odds([1] * 9 + [0], [10] * 10) < _log_odds([1] * 10, [10] * 10)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,12 @@ def test_evidence_follows_the_formula(strengths: list[float], frequencies: list[
     form = 0.6 if 0.9 in strengths else 1.0
     completeness = max(0.0, (shared / mass - 0.8) / 0.2)
     expected = 0.6 * completeness * min(0.5 * shared + 25 * form * min(1, mass / 6), 40)
-    nats, says_it = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
-    assert nats[0] == pytest.approx(expected, rel=1e-5)
+    log_odds, says_it = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
+    assert log_odds[0] == pytest.approx(expected, rel=1e-5)
     assert says_it[0] == (all(strengths) and expected >= 6)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=8),
-)
+@given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=8))
 def test_passages_without_required_units_have_no_evidence(units: list[tuple[int, bool]]) -> None:
     frequencies = np.array([frequency for frequency, _ in units])
     strengths = np.array([[float(has) for _, has in units]])
@@ -101,13 +99,9 @@ def test_words_that_are_said_all_the_time_select_no_passages() -> None:
     assert required_units(np.array([40_000, 50_000, 3]), 60_000) == [2]
 
 
-def test_few_passages_do_not_make_a_word_common() -> None:
-    assert _nats([1], [1], 1) > 6
-
-
-def test_empty_matches_have_no_evidence() -> None:
-    nats, says_it = passage_evidence(np.zeros((0, 2)), np.array([0, 0]), 10)
-    assert (len(nats), len(says_it)) == (0, 0)
+def test_few_passages_do_not_make_a_word_common_and_no_passages_have_no_evidence() -> None:
+    assert _log_odds([1], [1], 1) > 6
+    assert list(map(len, passage_evidence(np.zeros((0, 2)), np.array([0, 0]), 10))) == [0, 0]
 
 
 def test_transcripts_raise_evidence_and_never_lower_it() -> None:

@@ -38,7 +38,7 @@ def index_of(*texts: str) -> WordIndex:
     return WordIndex.empty().replace((video, captions(text)) for video, text in enumerate(texts))
 
 
-def found(index: WordIndex, query: str) -> list[int]:
+def hits(index: WordIndex, query: str) -> list[int]:
     return sorted(index.lookup(parse_query(query)).videos.tolist())
 
 
@@ -138,11 +138,11 @@ def test_common_units_alone_find_every_text_with_the_rarest() -> None:
         for video in range(6000)
     }
     index = WordIndex.empty().replace(texts.items())
-    assert found(index, "person") == list(range(6000))
-    assert found(index, "person walks there") == [video for video in range(6000) if video % 3 == 0]
+    assert hits(index, "person") == list(range(6000))
+    assert hits(index, "person walks there") == [video for video in range(6000) if video % 3 == 0]
     assert index.lookup(parse_query("person walks")).strengths.sum(axis=0).tolist() == [3000, 3000]
     # A word that no text contains selects nothing, and hides nothing.
-    assert found(index, "walks xyzzy") == list(range(1, 6000, 2))
+    assert hits(index, "walks xyzzy") == list(range(1, 6000, 2))
     assert len(index.containing(parse_query("person walks there"))) == 1000
 
 
@@ -181,7 +181,7 @@ def test_query_of_many_frequent_words_finds_the_texts_with_its_rarer_words() -> 
         ("München und der Marienplatz mit einem Hund", "Muenchen"),
     ],
 )
-def test_all_words_of_the_query_are_found(caption: str, query: str) -> None:
+def test_all_words_of_the_query_are_hits(caption: str, query: str) -> None:
     index = index_of(caption, "something else", "another text")
     assert index.containing(parse_query(query)).tolist() == [0]
 
@@ -195,7 +195,7 @@ def test_query_without_a_known_word_finds_nothing(query: str) -> None:
 
 def test_empty_index_answers() -> None:
     index = WordIndex.empty()
-    assert found(index, "dog") == []
+    assert hits(index, "dog") == []
     assert index.replace([]).documents == index.replace([(1, []), (2, captions(""))]).videos == 0
     assert index.suggest("d", 5) == []
     assert index.correct("dumbell", lambda word: False) is None
@@ -206,29 +206,28 @@ def test_long_text_and_long_query_are_searched() -> None:
     text = " ".join(f"w{number}" for number in range(10_000))
     index = index_of(text, "other")
     assert index.lookup(parse_query(text)).lengths.tolist() == [10_000]
-    assert found(index, "w9999") == [0]
-    assert found(index, '"w9998 w9999"') == [0]
+    assert hits(index, "w9999") == [0]
+    assert hits(index, '"w9998 w9999"') == [0]
 
 
 def test_last_texts_of_a_repeated_video_count() -> None:
     index = WordIndex.empty().replace([(5, captions("cat")), (5, captions("dog"))])
-    assert (found(index, "cat"), found(index, "dog"), index.videos) == ([], [5], 1)
+    assert (hits(index, "cat"), hits(index, "dog"), index.videos) == ([], [5], 1)
 
 
 def test_foreign_stems_need_foreign_texts() -> None:
-    assert found(index_of("a gym with pesas"), "pesa") == [0]  # English plural
-    assert found(index_of("cheval"), "chevaux") == []
+    assert hits(index_of("a gym with pesas"), "pesa") == [0]  # English plural
+    assert hits(index_of("cheval"), "chevaux") == []
 
 
 def test_stems_of_a_language_are_used_while_texts_are_in_it() -> None:
     english = {video: captions(f"a dog runs {video}") for video in range(300)}
-    index = WordIndex.empty().replace(
-        [*english.items(), (300, captions("Zwei Katzen auf der Bank und ein Ball"))]
-    )
-    assert found(index, "katze") == [300]
+    german = captions("Zwei Katzen auf der Bank und ein Ball")
+    index = WordIndex.empty().replace([*english.items(), (300, german)])
+    assert hits(index, "katze") == [300]
     changed = index.replace([(300, captions("Katzen"))])
-    assert found(changed, "katze") == []
-    assert found(changed, "katzen") == [300]
+    assert hits(changed, "katze") == []
+    assert hits(changed, "katzen") == [300]
 
 
 def test_threads_search_and_change_an_index() -> None:
@@ -239,9 +238,7 @@ def test_threads_search_and_change_an_index() -> None:
 
     def search(number: int) -> bool:
         changed = index.replace([(-number, captions("w3 added"))])
-        return (
-            rows(index.lookup(units)) == expected and len(changed.lookup(units).videos) == len(expected) + 1
-        )
+        return rows(index.lookup(units)) == expected and len(rows(changed.lookup(units))) == len(expected) + 1
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(search, range(1, 40)))

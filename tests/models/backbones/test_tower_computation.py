@@ -123,32 +123,14 @@ def test_mixed_precision_applies_only_inside_its_context() -> None:
     assert dtype() == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("has_gpu", "name", "device"),
-    [
-        (False, "cpu", "cpu"),
-        (True, "cpu", "cpu"),
-        (False, "auto", "cpu"),
-        (True, "auto", "cuda"),
-        (True, "cuda", "cuda"),
-    ],
-)
-def test_compute_device_selects_the_device(
-    monkeypatch: pytest.MonkeyPatch, has_gpu: bool, name: str, device: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    assert compute_device(name).type == device
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("cuda", "finds no usable one"), ("tpu", "device 'tpu' is unknown")]
-)
-def test_compute_device_refuses_unavailable_devices(
-    monkeypatch: pytest.MonkeyPatch, name: str, message: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ModelError, match=message):
-        compute_device(name)
+def test_compute_device_selects_the_device_or_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has_gpu, expected in ((True, ["cpu", "cuda", "cuda"]), (False, ["cpu", "cpu"])):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        names = ("cpu", "auto", "cuda")[: len(expected)]
+        assert [compute_device(name).type for name in names] == expected
+    for name, message in (("cuda", "finds no usable one"), ("tpu", "device 'tpu' is unknown")):
+        with pytest.raises(ModelError, match=message):
+            compute_device(name)
 
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin and then vanish"]

@@ -43,8 +43,9 @@ needs_bfloat16 = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Inference mode for all tests: packed layers have no backward pass."""
+def inference(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inference mode for all tests, as packed layers have no backward pass, and layers of any size are packed."""
+    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
     with torch.inference_mode():
         yield
 
@@ -55,8 +56,7 @@ def _layer_and_input(rows: int) -> tuple[nn.Linear, Tensor]:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
-def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
+def test_packed_linear_equals_linear(rows: int) -> None:
     layer, x = _layer_and_input(rows)
     torch.testing.assert_close(
         PackedLinear(layer.weight, layer.bias, "float32")(x), F.linear(x, layer.weight, layer.bias)
@@ -65,8 +65,7 @@ def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch)
 
 @needs_bfloat16
 @pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
-def test_packed_linear_in_bfloat16_rounds_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
+def test_packed_linear_in_bfloat16_rounds_once(rows: int) -> None:
     layer, x = _layer_and_input(rows)
     rounded = PackedLinear(layer.weight, layer.bias, "bfloat16")(x)
     assert rounded.dtype == torch.float32
@@ -76,8 +75,7 @@ def test_packed_linear_in_bfloat16_rounds_once(rows: int, monkeypatch: pytest.Mo
     torch.testing.assert_close(rounded.double(), expected, rtol=2**-8, atol=1e-6)
 
 
-def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
+def test_number_of_products_with_different_rows_is_bounded() -> None:
     layer = nn.Linear(3, 5)
     packed = PackedLinear(layer.weight, layer.bias, "float32")
     counts = [*range(1, 1100), 4928, 10**5]
@@ -91,8 +89,7 @@ def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.M
         assert next(size for size in sizes if size >= rows) <= rows * 9 / 8
 
 
-def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
+def test_packed_tower_encodes_like_its_original(backbone: Backbone) -> None:
     ids = backbone.tokenize(TEXTS)
     tower = pack_text_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
@@ -100,15 +97,12 @@ def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch:
     torch.testing.assert_close(encode_texts(tower, ids), encode_texts(backbone, ids), atol=1e-6, rtol=0)
     update = TextUpdate.for_backbone(backbone, rank=4, scale=1.0)
     nn.init.normal_(update.b, std=0.05)
-    with_update = encode_texts(tower, ids, update.as_update_set())
-    torch.testing.assert_close(
-        with_update, encode_texts(backbone, ids, update.as_update_set()), atol=1e-6, rtol=0
-    )
+    with_update, expected = (encode_texts(each, ids, update.as_update_set()) for each in (tower, backbone))
+    torch.testing.assert_close(with_update, expected, atol=1e-6, rtol=0)
     assert (with_update - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-3
 
 
-def test_packed_towers_are_cached_per_backbone(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower_query_backbone, "MIN_MULTIPLICATIONS", 0)
+def test_packed_towers_are_cached_per_backbone(backbone: Backbone) -> None:
     tower = pack_text_tower(backbone)
     assert pack_text_tower(backbone) is tower
     copied = backbone.clone()

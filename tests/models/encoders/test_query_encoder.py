@@ -26,11 +26,8 @@ TEXTS = ["a red circle moves left", "a square", "two stars spin around a very la
 
 def test_pinned_queries_and_their_identities_do_not_change(backbone: Backbone) -> None:
     torch.manual_seed(2)
-    frozen, one, two = (
-        small_release(backbone, "frozen", {}, "0"),
-        tame_release(backbone, "01"),
-        tame_release(backbone),
-    )
+    frozen = small_release(backbone, "frozen", {}, "0")
+    one, two = tame_release(backbone, "01"), tame_release(backbone)
     two.tensors["tame.task_experts"][0] = one.tensors["tame.task_experts"][0] = NO_EXPERT
     pinned = {"0": frozen, "1": one, "2": two}
     earlier = open_query_encoder(backbone, one, {"0": frozen, "1": one})
@@ -72,10 +69,8 @@ def test_task_independent_modes_give_one_vector_for_all_tasks(backbone: Backbone
     for encoder in (tower, frozen, tame):
         for mode in encoder.modes:
             vectors = encoder.encode(TEXTS, encoder.tasks, mode)
-            assert encoder.is_task_independent(mode) == bool(np.ptp(vectors, axis=1).max() == 0), (
-                encoder,
-                mode,
-            )
+            is_equal = np.ptp(vectors, axis=1).max() == 0
+            assert encoder.is_task_independent(mode) == is_equal, (encoder, mode)
     assert {tower.encoding_identity("one", mode) for mode in tower.modes} == {None}
 
 
@@ -175,10 +170,7 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
     tame, newest = tame_release(backbone, "01"), tame_release(backbone)
     newest.tensors["tame.task_experts"][1] = 1
     tame.tensors["tame.task_experts"][0] = NO_EXPERT
-    one, two = (
-        low_rank_release(backbone, backbone.vocabulary // 2),
-        low_rank_release(backbone, backbone.vocabulary // 2),
-    )
+    one, two = (low_rank_release(backbone, backbone.vocabulary // 2) for _ in range(2))
     tower = small_release(backbone, "tower", backbone.tensors())
     return {
         "frozen": open_query_encoder(backbone, frozen, {}),
@@ -194,25 +186,11 @@ def test_encode_pairs_equals_encode(backbone: Backbone) -> None:
         tokens = encoder.tokenize(TEXTS)
         for mode in encoder.modes:
             all_vectors = encoder.encode(TEXTS, TASKS, mode)
-            if not encoder.is_task_independent(mode):
-                assert np.linalg.norm(all_vectors[:, 0] - all_vectors[:, 1], axis=-1).min() > 1e-3, (
-                    "tasks differ"
-                )
+            if not encoder.is_task_independent(mode):  # tasks differ
+                assert np.linalg.norm(all_vectors[:, 0] - all_vectors[:, 1], axis=-1).min() > 1e-3
             vectors = encoder.encode_pairs([tokens[n] for n, _ in pairs], [task for _, task in pairs], mode)
             expected = [all_vectors[n, TASKS.index(task)] for n, task in pairs]
             np.testing.assert_allclose(vectors, expected, atol=2e-6, err_msg=f"{kind} {mode}")
-
-
-def test_encode_pairs_keeps_the_order_over_several_batches(backbone: Backbone) -> None:
-    encoder = _encoders(backbone)["low_rank"]
-    rng = np.random.default_rng(2)
-    texts = [" ".join(rng.choice(["star", "red", "spins", "left"], 1 + n % 9)) for n in range(40)]
-    tokens = encoder.tokenize(texts)
-    tasks = [str(t) for t in rng.integers(0, 3, 40)]
-    vectors = encoder.encode_pairs(tokens, tasks, "pinned")
-    for n in range(40):
-        alone = encoder.encode([texts[n]], [tasks[n]], "pinned")[0, 0]
-        np.testing.assert_allclose(vectors[n], alone, atol=2e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -222,8 +200,8 @@ def test_several_threads_encode_equal_vectors(
     monkeypatch.setattr(backbone, "query_precision", precision)
     encoder = _encoders(backbone)["low_rank"]
     rng = np.random.default_rng(3)
-    texts = encoder.tokenize([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
-    tasks = [str(t) for t in rng.integers(0, 3, 75)]
+    words = [" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)]
+    texts, tasks = encoder.tokenize(words), [str(t) for t in rng.integers(0, 3, 75)]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(tower_query_backbone, "core_count", lambda: 1)
     threads: set[int] = set()
@@ -245,6 +223,11 @@ def test_several_threads_encode_equal_vectors(
     assert len(threads) == 2
     assert get_ident() in threads
     np.testing.assert_allclose(parallel, alone, atol=2e-6 if precision == "float32" else 2e-3)
+    if precision == "float32":  # in the order of the pairs, which are encoded in batches of similar length
+        single = [
+            encoder.encode([text], [task], "pinned")[0, 0] for text, task in zip(words, tasks, strict=True)
+        ]
+        np.testing.assert_allclose(alone, single, atol=2e-6)
     assert encoder.encode_pairs([], [], "pinned").shape == (0, backbone.dim)
 
 

@@ -19,6 +19,8 @@ from models.releases.release_state import Array, CalibrationCaption, ParentRelea
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 
+FILES = ["release.json", "routing.safetensors", "weights.safetensors"]
+
 
 @pytest.fixture
 def state() -> ReleaseState:
@@ -42,16 +44,8 @@ def state() -> ReleaseState:
 
 def test_release_round_trips(state: ReleaseState, tmp_path: Path) -> None:
     write_release(tmp_path, state)
-    read = read_release(tmp_path)
-    assert {**vars(read), "tensors": 0, "profiles": 0} == {**vars(state), "tensors": 0, "profiles": 0}
-    np.testing.assert_array_equal(read.profiles.to_dense(), state.profiles.to_dense())
-    assert read.tensors.keys() == state.tensors.keys()
-    assert all(np.array_equal(read.tensors[n], a) for n, a in state.tensors.items())
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "release.json",
-        "routing.safetensors",
-        "weights.safetensors",
-    ]
+    _assert_equal(read_release(tmp_path), state)
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
 def test_calibration_captions_are_stored_apart_from_the_query_release(
@@ -71,13 +65,10 @@ def test_confidence_model_is_stored_and_validated(state: ReleaseState, tmp_path:
     fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
     write_release(tmp_path, replace(state, confidence=fitted))
     assert read_release(tmp_path).confidence == read_query_release(tmp_path).confidence == fitted
-    description = json.loads((tmp_path / "release.json").read_text())
-    description["confidence"]["weights"] = [-1.0] * 6
-    (tmp_path / "release.json").write_text(json.dumps(description))
+    _rewrite(tmp_path, confidence={**fitted.to_json(), "weights": [-1.0] * 6})
     with pytest.raises(ReleaseError, match="do not belong to a calibration"):
         read_release(tmp_path)
-    del description["confidence"]  # too few captions
-    (tmp_path / "release.json").write_text(json.dumps(description))
+    _rewrite(tmp_path, confidence=...)  # too few captions
     assert read_release(tmp_path).confidence is None
 
 
@@ -97,7 +88,7 @@ def test_equal_states_give_equal_bytes(state: ReleaseState, tmp_path: Path) -> N
     (tmp_path / "two").mkdir()
     write_release(tmp_path / "one", state)
     write_release(tmp_path / "two", state)
-    for name in ("release.json", "routing.safetensors", "weights.safetensors"):
+    for name in FILES:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
@@ -136,12 +127,7 @@ def test_invalid_descriptions_are_refused(
     state: ReleaseState, tmp_path: Path, field: str, value: object, message: str
 ) -> None:
     write_release(tmp_path, state)
-    description = json.loads((tmp_path / "release.json").read_text())
-    if value is ...:
-        del description[field]
-    else:
-        description[field] = value
-    (tmp_path / "release.json").write_text(json.dumps(description))
+    _rewrite(tmp_path, **{field: value})
     with pytest.raises(ReleaseError, match=message):
         read_query_release(tmp_path)
 
@@ -150,9 +136,7 @@ VOCABULARY, TOKENS_PER_TASK = 500, 20
 
 
 def _profiles(tasks: int) -> RoutingProfiles:
-    """Return the profiles of equal size with values that half precision represents exactly; the third task
-    is silent.
-    """
+    """Draw profiles with values that half precision represents exactly; the third task has no captions."""
     rng = np.random.default_rng(0)
     rows = np.zeros((tasks, VOCABULARY), np.float32)
     for number, row in enumerate(rows):
@@ -205,8 +189,10 @@ def _assert_equal(one: ReleaseState, two: ReleaseState) -> None:
 
 
 def _rewrite(folder: Path, **fields: object) -> None:
+    """Change fields of the description; ``...`` removes one."""
     path = folder / "release.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    changed = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({name: value for name, value in changed.items() if value is not ...}))
 
 
 def _size(folder: Path, name: str = "*") -> int:
@@ -279,14 +265,8 @@ def test_missing_ancestor_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"before": {"release": "1", "tasks": 2}},
-            "release 1 knows 1 tasks, but a later release continues it after 2",
-        ),
-        (
-            {"before": {"release": "2", "tasks": 1}},
-            "release 2 knows 2 tasks, but a later release continues it after 1",
-        ),
+        ({"before": {"release": "1", "tasks": 2}}, "release 1 knows 1 tasks, but .* continues it after 2"),
+        ({"before": {"release": "2", "tasks": 1}}, "release 2 knows 2 tasks, but .* continues it after 1"),
         ({"before": {"release": "1", "tasks": 0}}, "with 0 tasks cannot be a parent"),
         ({"before": {"release": "1", "tasks": True}}, "cannot be a parent"),
         ({"before": {"release": "1", "tasks": 1.0}}, "cannot be a parent"),
