@@ -88,7 +88,10 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
     check_declarations(app)
-    _check_root_path(app, configured.root_path)
+    paths = [route.path or "" for route in iter_route_contexts(app.routes)]
+    if (root := configured.root_path) and first_segment(root) in map(first_segment, (PREFIX, *paths)):
+        # It could also be a path whose prefix a proxy has removed.
+        raise ValueError(f"CINESTRATA_ROOT_PATH={root} is a path of the service itself: choose another")
     app.openapi = openapi.describe(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
     app.exception_handler(404)(html_pages.unknown_page)
@@ -132,16 +135,6 @@ def _api_resources(app: FastAPI) -> frozenset[str]:
         route.path for route in iter_route_contexts(app.routes) if getattr(route, "include_in_schema", False)
     )
     return frozenset({"openapi.json", "mcp", *(first_segment(path) for path in paths if path)})
-
-
-def _check_root_path(app: FastAPI, root: str) -> None:
-    """Raise ValueError if a path below the root path could also be one whose prefix a proxy has removed."""
-    service_segments = {
-        first_segment(path)
-        for path in (PREFIX, *(route.path or "" for route in iter_route_contexts(app.routes)))
-    }
-    if root and first_segment(root) in service_segments:
-        raise ValueError(f"CINESTRATA_ROOT_PATH={root} is a path of the service itself: choose another")
 
 
 class RevalidatedStaticFiles(StaticFiles):

@@ -33,7 +33,6 @@ from cinestrata_schemas.model_types import optional
 from cinestrata_schemas.search import SearchFilters, SearchQuery, TextQuery
 from service.core.errors import InvalidInput
 from service.core.request_limits import MAX_WORST_QUERIES
-from service.core.settings import Settings
 
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine
@@ -84,11 +83,6 @@ async def _query_service(request: Request) -> Any:
     return request.app.state.query_service
 
 
-async def _settings(request: Request) -> Settings:
-    configured: Settings = request.app.state.settings
-    return configured
-
-
 async def _caller(request: Request) -> str:
     principal = current_principal(request)
     return principal.caller if principal else ""
@@ -99,7 +93,6 @@ if TYPE_CHECKING:
     QueryDep = Annotated[SearchEngine, Depends(_query_service)]
 else:
     QueryDep = Annotated[Any, Depends(_query_service)]
-SettingsDep = Annotated[Settings, Depends(_settings)]
 CallerDep = Annotated[str, Depends(_caller)]
 PageLinkDep = Annotated[PageLink, Depends(_page_link)]
 IdempotencyKey = Annotated[
@@ -170,9 +163,7 @@ class TaskListParameters(_CursorParameters):
     method: _Text | None = optional("Only tasks with this learning method.")
     text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")
     searched: bool | None = optional("true: only domains that can be searched; false: the others.")
-    sort: TaskSort = Field(
-        default="position", description="A leading `-` reverses the order. `position`: in the queue."
-    )
+    sort: TaskSort = Field(default="position", description="A leading `-` reverses it. `position`: in queue.")
     limit: int | None = Field(default=None, ge=1, le=1000, description="Maximum number; default: all.")
 
 

@@ -51,19 +51,18 @@ def install_error_handlers(app: FastAPI) -> None:
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
     """Convert an error of the service to a response."""
-    body = Problem(
-        type=problem_type(error.title),
-        title=error.title,
-        status=error.status,
-        detail=_encodable(error.detail),
-        instance=_encodable(request.url.path),
-        errors=[
-            ProblemField(field=_encodable(e.field), message=_encodable(e.message), hint=_encodable(e.hint))
-            for e in error.errors
-        ],
-        remedy=error.remedy,
-    )
+    fields = [
+        ProblemField(field=_encodable(e.field), message=_encodable(e.message), hint=_encodable(e.hint))
+        for e in error.errors
+    ]
+    body = _problem(request, error.status, error.title, error.detail)
+    body = body.model_copy(update={"errors": fields, "remedy": error.remedy})
     return JSONResponse(body.model_dump(), error.status, {**error.headers}, media_type=MEDIA_TYPE)
+
+
+def _problem(request: Request, status: int, title: str, detail: str) -> Problem:
+    path, detail = _encodable(request.url.path), _encodable(detail)
+    return Problem(type=problem_type(title), title=title, status=status, detail=detail, instance=path)
 
 
 class UnexpectedErrorMiddleware(HttpMiddleware):
@@ -167,13 +166,7 @@ async def http_problem_response(request: Request, error: HTTPException) -> JSONR
         detail = f"This path does not support {request.method}; it supports {headers['Allow']}."
     if error.status_code == HTTPStatus.NOT_FOUND and detail.capitalize() == title:
         detail = f"There is no resource at {request.url.path}."
-    body = Problem(
-        type=problem_type(title),
-        title=title,
-        status=error.status_code,
-        detail=_encodable(detail),
-        instance=_encodable(request.url.path),
-    )
+    body = _problem(request, error.status_code, title, detail)
     return JSONResponse(body.model_dump(), error.status_code, headers, media_type=MEDIA_TYPE)
 
 

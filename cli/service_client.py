@@ -45,11 +45,7 @@ class ServiceClient(Client):
             transport = ApplicationTransport(lambda: _load_application(data))
         try:
             super().__init__(url, retries=retries, transport=transport)
-        except (
-            ValueError,
-            httpx.InvalidURL,
-            ImportError,
-        ) as error:  # the last two: httpx reads proxy variables
+        except (ValueError, httpx.InvalidURL, ImportError) as error:  # httpx reads proxy variables, too
             hint = "Check --url (CINESTRATA_URL), CINESTRATA_API_KEY, and HTTP_PROXY, ALL_PROXY and NO_PROXY."
             refuse_call(f"{error}".rstrip(".") + ".", hint)
 
@@ -126,11 +122,7 @@ def _running_service(data: Path | None) -> str | None:
             if not client.readyz().ready:
                 return None
             client.get_current_access()
-    except (
-        ServiceError,
-        UnreachableError,
-        ValueError,
-    ):  # ValueError: a malformed key, or an unexpected response
+    except (ServiceError, UnreachableError, ValueError):  # the last: a malformed key or response
         return None
     return str(url)
 

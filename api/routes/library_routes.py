@@ -15,7 +15,6 @@ from api.dependencies import (
     PageLinkDep,
     QueryDep,
     ReleaseListParameters,
-    SettingsDep,
     ShardListParameters,
     StrictParameters,
 )
@@ -209,13 +208,13 @@ async def livez() -> dict[str, str]:
     "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )
 @requires("public")
-async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
+async def readyz(request: Request, service: QueryDep, response: Response) -> Readiness:
     """Check that the process can answer searches.
 
     If it can't, the status is 503, and `checks` and `degraded` name the faults. While the catalog database is
     unreachable, a process with a copy of its result rows stays ready.
     """
-    ready = await _share_check(service, settings)
+    ready = await _share_check(service, request.app.state.settings)
     if not ready.ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"

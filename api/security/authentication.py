@@ -269,14 +269,10 @@ def client_address(request: Request) -> str:
 
 def _sent_key(headers: Headers) -> str | None:
     """Return a request's key; None if it has none."""
-    key = headers.get("x-api-key") or _bearer_token(headers)
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    key = headers.get("x-api-key") or (token.strip() if kind.lower() == "bearer" else None)
     # Servers decode header bytes as Latin-1; this restores a key that was sent as UTF-8.
     return key.encode("latin-1", "replace").decode("utf-8", "replace") if key else None
-
-
-def _bearer_token(headers: Headers) -> str | None:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def read_cookie(request: Request, name: str) -> str:

@@ -167,9 +167,7 @@ def body_limit(request: Request, settings: Settings) -> int:
     if path in ("/mcp", "/mcp/"):
         return _MAX_AGENT_BYTES
     if path == "/search/clip":
-        return (
-            request_limits.MAX_CLIP_BYTES + _MAX_OTHER_BYTES
-        )  # the clip and the multipart headers around it
+        return request_limits.MAX_CLIP_BYTES + _MAX_OTHER_BYTES  # with the multipart headers
     if request.method == "DELETE":  # a list of video IDs
         return _MAX_TASK_BYTES
     if path.startswith("/uploads"):  # the preview, or bytes of a file

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from cinestrata_schemas.access import KeySpec, UserSpec
 from cinestrata_schemas.choice_types import AccessScope
 from cli.console import AsJson, CommandGroup, Data, Url, console, fail, parse_value, print_json, refuse_call
-from cli.service_client import ServiceClient, connect, open_agent_api
+from cli.service_client import connect, open_agent_api
 
 app = CommandGroup()
 
@@ -154,7 +154,12 @@ def create_key(
 ) -> None:
     """Create a key and print it. It is shown only once, because the catalog stores its hash."""
     client = connect(url, data)
-    closes = scope != "admin" and not _has_administrator(client)
+    # The key in the environment may administer the service, too.
+    closes = scope != "admin" and not (
+        os.environ.get("CINESTRATA_API_KEY")
+        or any(key.scope == "admin" and key.state == "active" for key in client.list_keys())
+        or any(user.scope == "admin" for user in client.list_users())
+    )
     created = client.create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
     print_json(created)
     console.say(created.key)
@@ -165,15 +170,6 @@ def create_key(
             "with the data folder, run: cinestrata keys create NAME --scope admin --data FOLDER",
             style="yellow",
         )
-
-
-def _has_administrator(client: ServiceClient) -> bool:
-    """Return whether a key or user may administer the service; the key in the environment may."""
-    if os.environ.get("CINESTRATA_API_KEY"):
-        return True
-    return any(key.scope == "admin" and key.state == "active" for key in client.list_keys()) or any(
-        user.scope == "admin" for user in client.list_users()
-    )
 
 
 users = CommandGroup(help="Create users of the dashboard.", no_args_is_help=True)

@@ -87,7 +87,10 @@ def _export_domain(
         encoding = "utf-8-sig" if table.suffix == ".csv" else "utf-8"
         with partial.open("w", encoding=encoding, newline="") as stream:
             rows = (row for video, name in zip(details, names, strict=True) for row in _rows(video, name))
-            (_write_csv if table.suffix == ".csv" else _write_lines)(stream, rows)
+            if table.suffix == ".csv":
+                _write_csv(stream, rows)
+            else:
+                stream.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
         os.replace(partial, table)
     finally:
         partial.unlink(missing_ok=True)
@@ -152,10 +155,6 @@ def _rows(video: VideoDetails, name: str) -> Iterator[dict[str, Any]]:
         row.setdefault(field, []).append(text)
         chars += size
     yield row
-
-
-def _write_lines(stream: TextIO, rows: Iterator[dict[str, Any]]) -> None:
-    stream.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
 def _write_csv(stream: TextIO, rows: Iterator[dict[str, Any]]) -> None:

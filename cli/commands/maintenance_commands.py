@@ -109,9 +109,8 @@ def compact(
     if dry_run:
         return
     manifest = index_manifest.read_manifest()
-    update_shard_rows(
-        manifest, manifest.shards, "shard.compact"
-    )  # an earlier compaction may have ended before this step
+    # An earlier compaction may have ended before this step.
+    update_shard_rows(manifest, manifest.shards, "shard.compact")
     for usage in usages:
         if usage.is_compactable:
             with error_console.status(f"Compacting {usage.name} …"):
@@ -216,9 +215,8 @@ def move(
         manifest = store.manifest()
         nonempty = {task: shard for task, shard in manifest.shards.items() if shard.count}
         pending = [task for task, shard in nonempty.items() if bool(shard.place) is not (to == "milvus")]
-        update_shard_rows(
-            manifest, manifest.shards, "shard.move"
-        )  # an earlier move may have ended before this step
+        # An earlier move may have ended before this step.
+        update_shard_rows(manifest, manifest.shards, "shard.move")
         with progress_bar("domains") as bar:
             row = bar.add_task(f"Moving to {to}", total=len(pending))
             for task in pending:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cinestrata_schemas.library import RecallFigures, RecallMatrix
 from cinestrata_schemas.search import SearchResponse
@@ -65,7 +65,10 @@ def run_demo(
             markup=True,
         )
         with suppress(KeyboardInterrupt):
-            wait_while_running(data_folder_settings(data).run_dir)
+            run_dir = data_folder_settings(data).run_dir
+            while read_lock_holder(run_dir) is not None:
+                time.sleep(1)
+            fail("The service has ended.", f"Its logs are in {run_dir}. Run the demo again to continue.")
         console.print()
 
 
@@ -73,8 +76,10 @@ def _learn_and_search(videos: DemoVideos, client: ServiceClient, media_root: Pat
     """Prepare, learn and search all domains, print the results, and return them for the JSON report."""
     videos.prepare(media_root)
     tasks = _learn(videos, client)
-    newest = max(tasks, key=lambda task: task.learned_order or 0)
-    _wait_for_release(client, newest.release)
+    newest = max(tasks, key=lambda task: task.learned_order or 0).release
+    deadline = time.monotonic() + _SNAPSHOT_SECONDS
+    while client.readyz().release != newest and time.monotonic() < deadline:  # its snapshot is loaded
+        time.sleep(0.1)
     view = client.get_forgetting()
     console.print()
     print_recall(view)
@@ -113,20 +118,6 @@ def _learn(videos: DemoVideos, client: ServiceClient) -> list[TaskDetails]:
             unsuccessful[0].error_hint or "",
         )
     return tasks
-
-
-def _wait_for_release(client: ServiceClient, release: str | None) -> None:
-    """Wait until the API has loaded a release's snapshot, which takes a moment after the task is ready."""
-    deadline = time.monotonic() + _SNAPSHOT_SECONDS
-    while client.readyz().release != release and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-def wait_while_running(run_dir: Path) -> NoReturn:
-    """Wait until the service ends, and report it; Ctrl-C interrupts the wait."""
-    while read_lock_holder(run_dir) is not None:
-        time.sleep(1)
-    fail("The service has ended.", f"Its logs are in {run_dir}. Run the demo again to continue.")
 
 
 _READY_PREFIX = "Cinestrata is up at "
@@ -236,7 +227,8 @@ def print_forgetting(view: RecallMatrix) -> None:
         for name, row in zip(view.tasks, matrix, strict=True):
             table.add_row(f"after {name}", *(_percent(value) for value in row))
         console.print(table)
-        console.print(f"BWF {gallery}: {_points(bwf)}\n")
+        points = "not defined yet" if bwf is None else f"{100 * bwf:+.2f} points (lower is better)"
+        console.print(f"BWF {gallery}: {points}\n")
 
 
 def print_search(sample: SampleSearch, response: SearchResponse) -> None:
@@ -296,7 +288,3 @@ def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:
 
 def _percent(value: float | None) -> str:
     return "·" if value is None else f"{100 * value:.1f}"
-
-
-def _points(value: float | None) -> str:
-    return "not defined yet" if value is None else f"{100 * value:+.2f} points (lower is better)"

@@ -97,7 +97,9 @@ def _start(
     if sqlite_path(settings.database_url):  # no other worker uses this catalog while the folder is locked
         release_leases()
 
-    url = _listener_url(listener)
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 (replaced)
+    url = f"http://{host}:{port}"
     lock.write_record(url=url, redis_url=redis_url)
     supervisor.start(*_service_processes(settings, lock, listener, redis_url))
     with readiness_check(url) as ready:
@@ -179,12 +181,6 @@ def _listen(host: str, port: int) -> socket.socket:
             f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
             "Choose another address with --host and --port.",
         )
-
-
-def _listener_url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 (replaced)
-    return f"http://{host}:{port}"
 
 
 @contextmanager

@@ -92,11 +92,9 @@ class Transfers:
         """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
 
         Args:
-            name: Name of the domain.
             filename: File name of the archive with its extension; default: the file's own.
             method: Learning method; default: the service's.
-            settings: Method settings.
-            idempotency_key: Idempotency key; default: a random one.
+            idempotency_key: Default: a random one.
         """
         data = {"name": name}
         if method is not None:

@@ -100,9 +100,7 @@ class AuditRecord(ResponseModel):
     id: int = Field(description="Entry number; later entries have greater numbers.")
     at: datetime
     actor: str = Field(description="Name of the user, key or process.")
-    actor_kind: str = Field(
-        description="user, key, environment (the key in the environment), anonymous, cli, worker or system."
-    )
+    actor_kind: str = Field(description="user, key, environment (its key), anonymous, cli, worker or system.")
     action: str = Field(examples=["task.cancel"], description="Resource and verb.")
     target: str = Field(description="ID of the changed resource; empty if there is none.")
     address: str | None = optional("Network address of the client.")
