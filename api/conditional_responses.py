@@ -48,10 +48,8 @@ def conditional_response(
 ) -> Response:
     """Return a body as JSON, or 304 if the client has it.
 
-    Args:
-        body: The body, or a function that creates it; not called if the version is given and the client is current.
-        version: ID that changes with the body; None: a digest of the body.
-        entity_tag: Strong entity tag instead of a version.
+    The version is an ID that changes with the body (default: its digest); an entity tag replaces it, and is strong.
+    With either, a function that creates the body is called only if the client lacks the version.
     """
     content = b""
     if entity_tag is None:

@@ -201,7 +201,6 @@ class AuditListParameters(PageParameters):
     text: _Text | None = optional("Only entries with this text in actor, action, target or details.")
     after: datetime | None = optional("Earliest time; UTC unless it has a zone.")
     before: datetime | None = optional("End, exclusive; UTC unless it has a zone.")
-
     sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 

@@ -24,9 +24,7 @@ def create_operator_app(settings: Settings, *, follow_index: bool = False) -> Fa
     """Create an application without network access, pages and load shedding.
 
     Requests have all scopes, and changes are recorded under the operator's login name. Unexpected errors are raised.
-
-    Args:
-        follow_index: Whether searches see later changes of the index; for a process that keeps running.
+    With ``follow_index``, searches see later changes of the index; for a process that keeps running.
     """
     app = FastAPI(openapi_url=None, form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS})
     app.state = _OperatorState(settings, follow_index)

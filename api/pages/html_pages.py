@@ -42,13 +42,7 @@ _templates = Jinja2Templates(
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
-    """Render a page that browsers do not store.
-
-    Args:
-        request: Request for the page. The template receives its sender as ``principal``, and ``may_ingest``: whether
-            the sender may change videos. ``root`` is the proxy's prefix of all paths.
-        template: File name of the template; its stem is the name of the page.
-    """
+    """Render a page that browsers do not store. ``root`` is the proxy's prefix of all paths."""
     principal = current_principal(request)
     context = {
         "page": template.removesuffix(".html"),

@@ -62,8 +62,6 @@ def ingest(
 
     Exits with status 1 if the task does not become ready, and with status 3 if files were left out.
     """
-    from pathlib import Path
-
     from cli.commands.task_commands import find_task, report_created
     from cli.commands.video_sources import (
         ARCHIVE_SUFFIXES,

@@ -29,7 +29,6 @@ from service.backups.backup_files import (
 if TYPE_CHECKING:
     from service.core.settings import Settings
 
-
 app = CommandGroup()
 
 

@@ -148,6 +148,7 @@ def clips(
     from benchmarks.clips.clip_report import write_caption_report
     from benchmarks.data.clip_folders import read_clip_domains
     from benchmarks.learning.protocol import select_variants
+    from models.backbones.tower_computation import compute_device
 
     limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")] if counts else []
     if not all(limits):
@@ -162,7 +163,7 @@ def clips(
             _compare(domains, variants, out, device=device, **options)
             return
         with _frames_display() as display:
-            options["device"] = _device_type(device)
+            options["device"] = compute_device(device).type
             points = measure_caption_curve(domains, variants[0], limits, **options, **display)
     _print_table(write_caption_report(out, points, _command_line(), variants[0].label, backbone), out)
 
@@ -244,9 +245,10 @@ def _compare(
     """Compare methods, and write the tables after each run."""
     from benchmarks.clips.clip_comparison import compare_on_clips
     from benchmarks.clips.clip_report import write_clip_report
+    from models.backbones.tower_computation import compute_device
 
     with _frames_display() as display:
-        options["device"] = _device_type(options["device"])
+        options["device"] = compute_device(options["device"]).type
         for methods, rivals in compare_on_clips(domains, variants, **options, **display):
             table = write_clip_report(out, methods, rivals, _command_line(), options["backbone"])
     _print_table(table, out)
@@ -286,10 +288,3 @@ def _report_benchmark_errors() -> Iterator[None]:
         yield
     except (ProtocolError, MethodError, ModelError, TrainingError) as error:
         fail(str(error))
-
-
-def _device_type(name: str) -> str:
-    """Resolve a device name to its type; ``auto`` selects a GPU if there is one."""
-    from models.backbones.tower_computation import compute_device
-
-    return compute_device(name).type

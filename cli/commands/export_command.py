@@ -98,12 +98,9 @@ def _export_domain(
 
 
 def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
-    """Return a path for each video, relative to the folder that contains all of them.
+    """Return a path for each video, relative to the folder that contains all of them; remote ones keep their URIs.
 
-    Videos of remote sources keep their URIs.
-
-    Args:
-        renamed: Whether files are written, so that names must be valid everywhere. Equal names are always numbered.
+    Names of files that are written, and so ``renamed``, are valid everywhere. Equal names are always numbered.
     """
     from media.sources.media_source import is_source_uri
     from service.storage.library_files import UPLOAD_SCHEME

@@ -34,7 +34,6 @@ from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect
 if TYPE_CHECKING:
     from service.library.deletion import StorageUsage
 
-
 app = CommandGroup()
 
 

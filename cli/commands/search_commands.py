@@ -31,7 +31,6 @@ from cli.service_client import connect
 _LIKELY = 0.5  # lowest confidence of a likely match
 _UNSURE_CONFIDENCE = 0.3  # from here on, the first result may be right although nothing matches
 
-
 app = CommandGroup()
 
 

@@ -115,7 +115,8 @@ class OwnVideos:
         if not root.is_dir():
             problem = "is not a folder" if root.exists() else "does not exist"
             fail(f"--videos: {root} {problem}.", "Name a folder with one subfolder of videos per domain.")
-        folders = [root] if _has_captions(root) else _subfolders(root)
+        subfolders = (path for path in root.iterdir() if path.is_dir() and not find_omission(f"{path.name}/"))
+        folders = [root] if _has_captions(root) else sorted(subfolders)
         if not folders:
             fail(
                 f"--videos: {root} has neither captions nor subfolders.",
@@ -172,10 +173,6 @@ class OwnVideos:
             if uses[video.captions[0]] == 1 and client.get_video(str(video.id)).effective_split in _MEASURED:
                 return video.captions[0], str(video.id)
         return None
-
-
-def _subfolders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and find_omission(f"{path.name}/") is None)
 
 
 def _has_captions(folder: Path) -> bool:

@@ -120,19 +120,15 @@ def error_of(response: httpx.Response) -> ServiceError:
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
-        detail = (
-            f"The server answered {response.status_code} {response.reason_phrase} without a problem document."
-        )
+        status = f"{response.status_code} {response.reason_phrase}"
         problem = Problem(
             type="about:blank",
             title=response.reason_phrase,
             status=response.status_code,
-            detail=detail,
+            detail=f"The server answered {status} without a problem document.",
             instance=response.url.path,
         )
     kind = ServiceError._classes.get(response.status_code, ServiceError)
-    return kind(problem, response.headers.get("X-Request-ID"), _seconds(response.headers.get("Retry-After")))
-
-
-def _seconds(value: str | None) -> float | None:
-    return float(value) if value is not None and value.isascii() and value.isdecimal() else None
+    pause = response.headers.get("Retry-After", "")
+    retry_after = float(pause) if pause.isascii() and pause.isdecimal() else None
+    return kind(problem, response.headers.get("X-Request-ID"), retry_after)

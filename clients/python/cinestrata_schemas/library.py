@@ -71,9 +71,7 @@ class ServedRecall(ResponseModel):
     mode: Open[QueryMode] = Field(description="Query mode in which the service searches.")
     domains: int = Field(description="Number of domains with queries.")
     domains_with_few_queries: int = Field(description="Number of domains with fewer than 20 queries.")
-    recall: dict[Open[Gallery], MeasuredShare | None] = Field(
-        description="Share of queries that rank the right video first, by gallery."
-    )
+    recall: dict[Open[Gallery], MeasuredShare | None] = Field(description="Recall@1, by gallery.")
     loss: dict[Open[Gallery], MeasuredLoss | None] = Field(description="Loss of earlier domains, by gallery.")
     router_accuracy: MeasuredShare | None = Field(
         description="Share of queries whose own domain is the likeliest of those with captions."
@@ -109,9 +107,7 @@ class RecallMatrix(ResponseModel):
     matrix_global: Matrix
     matrix_local_all: Matrix
     matrix_global_all: Matrix
-    learned: dict[Open[Gallery], list[float | None]] = Field(
-        description="Recall of each domain with the release that learned it, by gallery."
-    )
+    learned: dict[Open[Gallery], list[float | None]] = Field(description="Recall when learned, by gallery.")
     queries: list[list[int]] = Field(description="Queries of each cell; 0 where nothing was measured.")
     bwf_local: float | None = Field(description="Mean over domains with equal weights, as in the papers.")
     bwf_global: float | None
@@ -197,17 +193,13 @@ class ServeOutcome(ResponseModel):
     created_at: datetime
     before: str = Field(description="Release that was served before.")
     newest: str = Field(description="Newest release, which the next task continues.")
-    pinned: bool = Field(
-        description="Whether later releases stay unsearched until another release is served; false for the newest."
-    )
+    pinned: bool = Field(description="Whether later releases stay unsearched until you serve another.")
     changed: bool = Field(description="Whether a different release was served before.")
     dry_run: bool
     unsearchable: ServedChange = Field(description="Domains that become unsearchable.")
     searchable_again: ServedChange = Field(description="Domains that become searchable.")
     searchable_videos: int = Field(description="Number of searchable videos after the change.")
-    kept_appended: int = Field(
-        description="Number of videos appended to searchable domains after the release; they stay searchable."
-    )
+    kept_appended: int = Field(description="Appended after the release to searchable domains; they stay.")
 
 
 class PinnedRelease(ResponseModel):
@@ -215,9 +207,7 @@ class PinnedRelease(ResponseModel):
 
     release: str
     task: str
-    learned_order: int = Field(
-        description="Position of the last domain that the release learned. Later domains are not searched."
-    )
+    learned_order: int = Field(description="Position of its last domain. Later domains are not searched.")
     newest: str
     newest_task: str
     unsearchable: ServedChange = Field(description="Domains learned later.")

@@ -104,9 +104,7 @@ class SearchLoad(ResponseModel):
     seconds: float = Field(description="Length of the measured period, at most five minutes.")
     searches: int
     per_minute: float
-    p95_seconds: float | None = Field(
-        description="95th percentile of the search time, from a histogram; null without searches."
-    )
+    p95_seconds: float | None = Field(description="95th percentile of times; null without searches.")
 
 
 class OperationsStatus(ResponseModel):
@@ -115,9 +113,7 @@ class OperationsStatus(ResponseModel):
     searches: SearchLoad
     waiting: int = Field(description="Number of tasks waiting for a worker.")
     queue: list[QueuedTask] = Field(description="The first 20 waiting tasks in queue order.")
-    messages: dict[str, int | None] = Field(
-        description="Number of messages in each broker queue; null if the broker does not respond."
-    )
+    messages: dict[str, int | None] = Field(description="Messages in each queue; null if no broker responds.")
     running: list[RunningTask] = Field(description="The first 3 tasks being processed.")
     workers: list[WorkerDetails] = Field(description="Up to 50 worker processes, last seen first.")
     jobs: list[JobDetails] = Field(description="The last 10 maintenance jobs, newest first.")

@@ -69,9 +69,7 @@ class SearchQuery(TextQuery):
         json_schema_extra={"minimum": 0, "maximum": 1},
     )
     facets: bool = Field(default=False, description="Whether to count domains and metadata values.")
-    cursor: str | None = optional(
-        "`next_cursor` from the previous page; parameters other than k and moments must not change."
-    )
+    cursor: str | None = optional("`next_cursor` of the previous page; only k and moments may change.")
 
 
 class SearchBatch(RequestModel):
@@ -125,12 +123,12 @@ class SearchResult(ResponseModel):
         "not calibrated and no text of the video contains the words."
     )
     matches: bool | None = optional(
-        "Whether the video is right for the query: its texts contain the words, or it looks right and scores close to "
-        "the first result. Null if the release can't tell."
+        "Whether the video is right for the query: its texts contain the words, or its visual score is high and close "
+        "to the first result's. Null if the release can't tell."
     )
     words: list[MatchedText] = Field(
         default_factory=list,
-        description="Matching texts of the video, best first; empty if the video only looks right.",
+        description="Matching texts of the video, best first; empty if only its visual score is high.",
     )
     captions: list[str]
     thumbnail_url: str
@@ -175,7 +173,7 @@ class SearchResponse(ResponseModel):
     matches: bool | None = optional("Whether a searched video is right; null if the release can't tell.")
     matching: int | None = optional(
         "Number of searched videos that match: all whose texts contain the query, and those among the first ten "
-        "results that look right. Depends on filters, but not on thresholds and pages. Null if `matches` is."
+        "results with a high visual score. Depends on filters, but not on thresholds and pages. Null if `matches` is."
     )
     corrected: str | None = optional(
         "The text searched instead of the query, because one of its words is not in the library but differs by one "
@@ -188,9 +186,7 @@ class SearchResponse(ResponseModel):
     )
     routing: list[TaskRouting] = Field(description="The searched and the 10 likeliest, likeliest first.")
     timing_ms: SearchTiming
-    degraded: dict[str, str] = Field(
-        default_factory=dict, description="Reasons by name, for domains that could not be searched."
-    )
+    degraded: dict[str, str] = Field(default_factory=dict, description="Domains not searched, with reasons.")
     metadata_as_of: datetime | None = optional(
         "Time of the catalog copy used for captions and filters while the catalog database is unreachable: videos "
         "added since are left out. Null while it is reachable."
@@ -227,9 +223,7 @@ class SimilarVideosResponse(ResponseModel):
     generation: int
     results: list[SearchResult]
     searched: list[str] = Field(description="Names of the searched domains.")
-    not_compared: dict[str, str] = Field(
-        description="Reasons by domain name, for domains whose videos were embedded by another encoder."
-    )
+    not_compared: dict[str, str] = Field(description="Reasons by name, for domains with another encoder.")
     degraded: dict[str, str] = Field(description="Reasons by name, for domains that could not be searched.")
 
 

@@ -45,9 +45,7 @@ class SyncCounts(ResponseModel):
     vanished: int = Field(default=0, description="Videos whose file is gone.")
     deleted: int = Field(default=0, description="Deleted videos whose file is gone.")
     rejected: int = Field(default=0, description="Previously rejected files that have not changed.")
-    left_out: int = Field(
-        default=0, description="Unusable files, such as links to other folders; their videos are not deleted."
-    )
+    left_out: int = Field(default=0, description="Unusable files, such as links. Their videos stay.")
     left_out_files: list[OmittedPath] = Field(default=[], description="The first of them, with reasons.")
     notice: str | None = optional("What needs a person; null if nothing does.")
 

@@ -154,9 +154,7 @@ class TaskDetails(ResponseModel):
     settings: dict[str, Scalar]
     state: Open[TaskState]
     progress: TaskProgress
-    rejected: list[RejectedVideo] = Field(
-        description="The first 100 rejected videos; GET /videos?status=rejected lists all of them."
-    )
+    rejected: list[RejectedVideo] = Field(description="The first 100; GET /videos?status=rejected has all.")
     error: str | None
     error_hint: str | None
     remedy: Action | None = optional("How to recover, once the cause is corrected.")

@@ -48,9 +48,7 @@ class WebhookDetails(ResponseModel):
     url: str = Field(description="Address without its query, which may contain a key.")
     events: list[Open[WebhookEvent]]
     enabled: bool
-    reason: str | None = Field(
-        description="Why the service disabled the webhook (status 410, or a forbidden address); null otherwise."
-    )
+    reason: str | None = Field(description="Why the service disabled it: status 410, or a forbidden address.")
     created_at: datetime
     pending: int = Field(description="Number of undelivered messages.")
     failed: int = Field(description="Number of messages given up in the last 7 days.")
