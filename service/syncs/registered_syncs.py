@@ -384,7 +384,9 @@ def _explain(error: CinestrataError | OSError) -> str:
     """Word an error without the path of the media root, which clients do not see."""
     text = str(error)
     if isinstance(error, InvalidInput) and error.errors:
-        text = " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])
+        text = " ".join(
+            f"{problem.field}: {problem.message} {problem.hint}".strip() for problem in error.errors[:3]
+        )
     return _hide_media_root(text)
 
 

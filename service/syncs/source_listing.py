@@ -76,8 +76,8 @@ def list_source(
         root=settings().media_root.resolve(),
         report_progress=report_progress,
     )
-    found = local_files(local, report_progress)
-    return replace(found, place=partial(_place_below_media_root, local.base))
+    files = local_files(local, report_progress)
+    return replace(files, place=partial(_place_below_media_root, local.base))
 
 
 def _resolve(source: str) -> Path:
@@ -189,7 +189,7 @@ def _list_files(
         message = f"The manifest gives the ID {named!r}, but a sync gives IDs itself."
         raise InvalidInput.at("id", message, "Omit the IDs.")
     left_out = explain_left_out(listing.left_out)
-    found = SourceFiles(files=[], left_out=left_out, **source)
+    usable = SourceFiles(files=[], left_out=left_out, **source)
     for video in listing.videos:
         file = find_file(video)
         if isinstance(file, str):
@@ -197,13 +197,13 @@ def _list_files(
         elif error := next(content_errors(video.uri, video), None):
             left_out[video.uri] = _reason(video.uri, error)
         else:
-            found.files.append(file)
-    if not found.files:
+            usable.files.append(file)
+    if not usable.files:
         reasons = [f"{shown_path(path)}: {reason}" for path, reason in left_out.items()]
         more = f" ({len(reasons) - _MAX_LISTED} more)" if len(reasons) > _MAX_LISTED else ""
         message = f"No file in the source can be used. {' '.join(reasons[:_MAX_LISTED])}{more}"
         raise InvalidInput.at("source", message)
-    return found
+    return usable
 
 
 def _digest(file: ListedFile, version: str) -> str:

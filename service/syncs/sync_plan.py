@@ -165,8 +165,8 @@ class SyncPlan:
 def file_key(source: str, path: str) -> str:
     """Digest a file's source and path, the key of its row."""
     # Names that are not Unicode have a digest, too, although they are left out.
-    place = f"{source}\0{PurePosixPath(path).as_posix()}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(place, digest_size=16).hexdigest()
+    location = f"{source}\0{PurePosixPath(path).as_posix()}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(location, digest_size=16).hexdigest()
 
 
 def shown_path(path: str) -> str:
@@ -194,11 +194,11 @@ def abandoned_appends(
 
 def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> list[TaskDetails]:
     """Find the ready domains that took over the domain's appended videos; return it and them by arrival."""
-    found = [domain]
+    domains = [domain]
     for task in sorted(tasks, key=lambda task: task.position):
-        if task.state == "ready" and any(task.relearns == known.id for known in found):
-            found.append(task)
-    return found
+        if task.state == "ready" and any(task.relearns == relearned.id for relearned in domains):
+            domains.append(task)
+    return domains
 
 
 def transcript_digest(cues: Sequence[Cue]) -> str | None:
@@ -229,16 +229,16 @@ class FollowedLibrary:
     edit_video: Callable[[str, VideoPatch], object]
     root: Path | None = None
 
-    def find_former(self, found: SourceFiles, files: Iterable[StoredFile]) -> set[str]:
+    def find_former(self, source: SourceFiles, files: Iterable[StoredFile]) -> set[str]:
         """Find the earlier places of a source that was moved: folders that are gone and whose files are here now."""
-        here = {(file.video.uri, file.bytes, file.modified) for file in found.files}
+        here = {(file.video.uri, file.bytes, file.modified) for file in source.files}
         sources = {row.source for row in files if (row.path, row.bytes, row.modified) in here}
-        return {source for source in sources - {found.source} if self._is_gone(source)}
+        return {source for source in sources - {source.source} if self._is_gone(source)}
 
-    def find_moved_source(self, found: SourceFiles) -> str | None:
+    def find_moved_source(self, source: SourceFiles) -> str | None:
         """Find the domain that follows a source from its earlier place; None if there is none."""
         for other in self.list_sources():
-            if self._is_gone(other.source) and self.find_former(found, self.list_files(other.task_id, ())):
+            if self._is_gone(other.source) and self.find_former(source, self.list_files(other.task_id, ())):
                 return other.task_id
         return None
 
@@ -275,30 +275,29 @@ class FollowedLibrary:
             if other.source != source:
                 contents.pop(other.sha256 or "", None)
         wanted = {(row.bytes, row.modified): row.video_id for row in contents.values()}
-        found: set[str] = set()
+        matches: set[str] = set()
         folders = {other.source for other in self.list_sources()} if wanted else set()
         for folder in filter(self._is_readable, folders - {source}):
-            for place, _, names in os.walk(folder):
+            for parent, _, names in os.walk(folder):
                 for name in names:
                     with suppress(OSError):
-                        status = os.stat(os.path.join(place, name))
+                        status = os.stat(os.path.join(parent, name))
                         if video_id := wanted.get((status.st_size, status.st_mtime_ns)):
-                            found.add(video_id)
-        return found
+                            matches.add(video_id)
+        return matches
 
-    def record(self, task_id: str, found: SourceFiles, plan: SyncPlan, *, is_sent: bool = False) -> None:
+    def record(self, task_id: str, source: SourceFiles, plan: SyncPlan, *, is_sent: bool = False) -> None:
         """Record the files of a plan, and rename videos.
 
         Args:
             is_sent: Whether the new videos and versions have been sent.
         """
-        source = found.source
         if is_sent:
             for rows in batches(list(plan.late_rows.values()), _BATCH):
-                self.record_files(SyncedFilesPatch(task_id=task_id, source=source, files=list(rows)))
+                self.record_files(SyncedFilesPatch(task_id=task_id, source=source.source, files=list(rows)))
             return
         in_place = {video: path for video, path in plan.renamed.items() if video not in plan.uploads}
-        placed = found.place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
+        placed = source.place([VideoSpec.model_construct(uri=path) for path in in_place.values()])
         uris = plan.renamed | {video: spec.uri for video, spec in zip(in_place, placed, strict=True)}
         rows, videos = list(plan.rows.values()), list(uris)
         for start in range(0, max(len(rows), len(plan.forgotten), len(videos)), _BATCH):
@@ -306,7 +305,7 @@ class FollowedLibrary:
             self.record_files(
                 SyncedFilesPatch(
                     task_id=task_id,
-                    source=source,
+                    source=source.source,
                     files=rows[part],
                     forgotten=plan.forgotten[part],
                     renamed={video: uris[video] for video in videos[part]},

@@ -23,7 +23,7 @@ from service.tasks.ingestion_checks import normalize_caption
 
 
 def plan_sync(
-    found: SourceFiles,
+    source: SourceFiles,
     domain: FollowedDomain,
     library: FollowedLibrary | None = None,
     *,
@@ -37,16 +37,16 @@ def plan_sync(
         compare_contents: Whether to read all files, also those whose size and times are unchanged.
         report_alive: Called after each file.
     """
-    planner = _Planner(found, domain)
+    planner = _Planner(source, domain)
     planner.identify(compare_contents, report_alive)
     return planner.settle(library)
 
 
 class _Planner:
-    def __init__(self, found: SourceFiles, domain: FollowedDomain) -> None:
-        self._found = found
+    def __init__(self, source: SourceFiles, domain: FollowedDomain) -> None:
+        self._source = source
         self._domain = domain
-        self._plan = SyncPlan(left_out=dict(found.left_out))
+        self._plan = SyncPlan(left_out=dict(source.left_out))
         self._videos = {video.id: video for video in domain.videos}
         accepted = [video for video in domain.videos if video.status == "accepted"]
         self._accepted = {video.content_hash: video for video in accepted if video.content_hash}
@@ -54,31 +54,31 @@ class _Planner:
         for video in sorted(domain.videos, key=lambda video: video.status != "rejected"):
             if video.replaces:
                 self._copies[video.replaces] = video
-        paths = [file.video.uri for file in found.files]
-        sources = {found.source, *domain.former}
-        self._own = {row.key: row for row in domain.files if row.source in sources}
+        paths = [file.video.uri for file in source.files]
+        sources = {source.source, *domain.former}
+        self._followed = {row.key: row for row in domain.files if row.source in sources}
         self._others = {row.video_id for row in domain.files if row.source not in sources}
         self._add_unrecorded(domain)
         self._rows_of: dict[str, list[StoredFile]] = {}
-        self._known: dict[str, list[str]] = {}  # videos that were recorded for a content
-        for row in self._own.values():
+        self._recorded: dict[str, list[str]] = {}  # videos that were recorded for a content
+        for row in self._followed.values():
             if row.video_id:
                 self._rows_of.setdefault(row.video_id, []).append(row)
                 if row.sha256:
-                    self._known.setdefault(row.sha256, []).append(row.video_id)
+                    self._recorded.setdefault(row.sha256, []).append(row.video_id)
         self._rows: dict[str, StoredFile] = {}
         for path in paths:
-            keys = (file_key(place, path) for place in (found.source, *domain.former))
-            if stored := next((self._own[key] for key in keys if key in self._own), None):
+            keys = (file_key(location, path) for location in (source.source, *domain.former))
+            if stored := next((self._followed[key] for key in keys if key in self._followed), None):
                 self._rows[path] = stored
         self._identities = {
             (row.bytes, row.modified, row.file_id): row
-            for row in self._own.values()
+            for row in self._followed.values()
             if row.file_id and not row.file_id.endswith(":")
         }
         self._files: dict[str, SourceFile] = {}
         self._contents: dict[str, list[str]] = {}  # paths by content
-        self._kept: set[str] = set()  # videos that are in a file, or wait for one
+        self._present: set[str] = set()  # videos that are in a file, or wait for one
         self._waiting: set[str] = set()
         self._replaced: set[str] = set()
         self._elsewhere: set[str] = set()
@@ -86,7 +86,7 @@ class _Planner:
 
     def identify(self, compare_contents: bool, report_alive: Callable[[], object]) -> None:
         """Find the content of each file."""
-        for file in self._found.files:
+        for file in self._source.files:
             path = file.video.uri
             try:
                 content = self._identify(file, compare_contents)
@@ -105,10 +105,10 @@ class _Planner:
         ]
         moved: dict[str, str] = {}
         if library is not None and unknown:
-            moved = library.find_moved(self._found.source, unknown)
+            moved = library.find_moved(self._source.source, unknown)
             changed = [path for content in unknown for path in self._contents[content] if path in self._rows]
             self._elsewhere = library.find_elsewhere(
-                self._found.source, [self._rows[path] for path in changed]
+                self._source.source, [self._rows[path] for path in changed]
             )
         for content in unknown:
             self._send(content, self._contents[content], moved.get(content))
@@ -119,15 +119,15 @@ class _Planner:
         """Treat videos from the source that no sync has recorded like the others."""
         recorded = {row.video_id for row in domain.files}
         for video in domain.videos:
-            path = self._found.path_of(video.uri)
+            path = self._source.path_of(video.uri)
             if path is None or video.id in recorded or video.replaces:
                 continue
-            key = file_key(self._found.source, path)
-            if key not in self._own:
-                self._own[key] = StoredFile(
+            key = file_key(self._source.source, path)
+            if key not in self._followed:
+                self._followed[key] = StoredFile(
                     key=key,
                     task_id=video.task_id,
-                    source=self._found.source,
+                    source=self._source.source,
                     path=path,
                     sha256=video.content_hash,
                     video_id=video.id,
@@ -179,7 +179,7 @@ class _Planner:
             self._use(video, paths)
             return True
         is_object = self._files[paths[0]].content is None
-        for video_id in dict.fromkeys(self._known.get(content, ())):
+        for video_id in dict.fromkeys(self._recorded.get(content, ())):
             video, copy = self._videos.get(video_id), self._copies.get(video_id)
             if video is not None and video.status == "accepted" and copy is None:
                 if is_object and video_id not in self._domain.abandoned:
@@ -190,17 +190,18 @@ class _Planner:
             if judged is None:  # deleted
                 continue
             if judged.status != "rejected":
+                self._plan.unchanged += len(paths)
                 self._wait(video_id, paths)
                 return True
             original = self._accepted.get(judged.content_hash or "") if is_object else None
-            if original is not None:  # its content was known only after the download
+            if original is not None:  # its content was transcripts only after the download
                 self._use(original, paths)
                 return True
-            is_renamed = self._found.path_of(judged.uri) not in (None, *paths)  # before it was probed
+            is_renamed = self._source.path_of(judged.uri) not in (None, *paths)  # before it was probed
             if judged.content_hash or is_renamed:  # or its original is gone
                 self._supersede(judged)
                 continue
-            self._kept.add(video_id)
+            self._present.add(video_id)
             for path in paths:
                 self._plan.rejected[path] = judged.reason or ""
                 self._plan.rows[path].video_id = video_id
@@ -211,15 +212,15 @@ class _Planner:
         """Let a video of the domain have these files."""
         self._plan.unchanged += len(paths)
         video_id = video.replaces or video.id
-        self._kept.add(video_id)
+        self._present.add(video_id)
         if video.replaces or video.task_id not in self._domain.published:
-            self._wait(video_id, paths, counted=True)
+            self._wait(video_id, paths)
             return
         rows = self._rows_of.get(video.id, [])
         is_followed = bool(rows) or video.id in self._others
-        is_own = is_followed or any(self._is_place(video.uri, path) for path in paths)
+        is_part = is_followed or any(self._is_at(video.uri, path) for path in paths)
         self._update_texts(video, paths, rows)
-        if not is_own:
+        if not is_part:
             return
         for path in paths:
             self._plan.rows[path].video_id = video.id
@@ -230,20 +231,19 @@ class _Planner:
 
     def _is_renamed(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> bool:
         """Whether a video's URI names none of its files any more."""
-        found = self._found.path_of(video.uri)
-        if found is not None or (rows and "://" not in video.uri):
-            return found not in paths
+        named = self._source.path_of(video.uri)
+        if named is not None or (rows and "://" not in video.uri):
+            return named not in paths
         before = {row.path for row in rows if row.path is not None}
         lost = before.difference(paths)
         if before and lost != before:
-            return any(self._is_place(video.uri, path) for path in lost)
-        return bool(lost) or not any(self._is_place(video.uri, path) for path in paths)
+            return any(self._is_at(video.uri, path) for path in lost)
+        return bool(lost) or not any(self._is_at(video.uri, path) for path in paths)
 
-    def _wait(self, video_id: str, paths: list[str], *, counted: bool = False) -> None:
+    def _wait(self, video_id: str, paths: list[str]) -> None:
         """Leave files as they are until the append with their video has ended."""
-        self._kept.add(video_id)
+        self._present.add(video_id)
         self._waiting.add(video_id)
-        self._plan.unchanged += 0 if counted else len(paths)
         for path in paths:
             row = self._rows.get(path)
             if row is not None and row.video_id == video_id:  # its texts are merged later
@@ -266,11 +266,11 @@ class _Planner:
                 self._plan.recaptioned[video.id] = captions[:MAX_CAPTIONS]
         if video.id in self._plan.recaptioned:
             self._edited |= dict.fromkeys(paths, (base, ""))
-        known = {row.path: row.transcript for row in rows if row.path is not None}
+        transcripts = {row.path: row.transcript for row in rows if row.path is not None}
         for path in paths:
             cues, digest = self._files[path].video.transcript, self._plan.rows[path].transcript
-            if cues and known and digest not in known.values():
-                previous = known.get(path, next(iter(known.values())))
+            if cues and transcripts and digest not in transcripts.values():
+                previous = transcripts.get(path, next(iter(transcripts.values())))
                 self._plan.transcripts[video.id] = (list(cues), previous)
                 self._edited |= dict.fromkeys(paths, (base, previous))
                 return
@@ -290,7 +290,7 @@ class _Planner:
             copy = self._copies.get(video.id)
             if video.task_id not in self._domain.published or (copy and copy.status != "rejected"):
                 self._plan.rows.pop(path)
-                self._wait(video_id, [], counted=True)
+                self._wait(video_id, [])
                 self._plan.unchanged += 1
                 paths = [other for other in paths if other != path]
                 continue
@@ -319,44 +319,44 @@ class _Planner:
         return (
             video.content_hash in self._contents
             or video.id in self._others | self._elsewhere
-            or video.id in self._replaced | self._kept
+            or video.id in self._replaced | self._present
             or any(
                 row.modified is None and row.sha256 != content and row.sha256 in self._contents
                 for row in self._rows_of.get(video.id, ())
             )
         )
 
-    def _is_place(self, uri: str, path: str) -> bool:
+    def _is_at(self, uri: str, path: str) -> bool:
         """Whether a video's URI names the file at this path; an upload keeps the end of its path."""
-        found = self._found.path_of(uri)
-        return path == found if found is not None else uri.endswith(f"/{path}")
+        named = self._source.path_of(uri)
+        return path == named if named is not None else uri.endswith(f"/{path}")
 
     def _supersede(self, video: VideoSummary) -> None:
         if video.id not in self._plan.superseded:
             self._plan.superseded.append(video.id)
 
     def _find_vanished(self) -> None:
-        kept = self._kept | self._replaced
+        in_source = self._present | self._replaced
         present = {row.key for row in self._rows.values()}
-        absent = [row for row in self._own.values() if row.key not in present]
+        absent = [row for row in self._followed.values() if row.key not in present]
         protected = self._find_protected(absent)
         for video_id, rows in self._rows_of.items():
             video = self._videos.get(video_id)
             if video is None or video.status != "accepted":
                 continue
             self._plan.followed += 1
-            is_gone = video_id not in kept and video_id not in self._others
+            is_gone = video_id not in in_source and video_id not in self._others
             if is_gone and not any(row.key in protected for row in rows):
                 self._plan.vanished.append(video_id)
         remembered = {*self._plan.vanished, *self._waiting}
-        elsewhere, present_ids = (kept | self._others) - self._waiting, self._videos.keys() | remembered
+        elsewhere, present_ids = (in_source | self._others) - self._waiting, self._videos.keys() | remembered
         self._plan.forgotten = [
             row.key
             for row in absent
             if row.key not in protected and (row.video_id in elsewhere or row.video_id not in present_ids)
         ]
-        # A row of a former place has another key.
-        moved = [path for path, row in self._rows.items() if row.source != self._found.source]
+        # A row of a former location has another key.
+        moved = [path for path, row in self._rows.items() if row.source != self._source.source]
         self._plan.forgotten += [self._rows[path].key for path in moved if path in self._plan.rows]
         self._keep_displaced(remembered)
         for path, (captions, transcript) in self._edited.items():
@@ -366,7 +366,7 @@ class _Planner:
                 self._plan.rows[path] = new.model_copy(update={"captions": captions, "transcript": before})
         for path, row in self._rows.items():
             if (
-                row.source == self._found.source
+                row.source == self._source.source
                 and path in self._plan.rows
                 and _is_equal(self._plan.rows[path], row)
             ):
@@ -385,8 +385,8 @@ class _Planner:
 
     def _find_protected(self, absent: Sequence[StoredFile]) -> set[str]:
         """Find the absent files that may still exist: they were left out, or their disk is not mounted."""
-        signatures = {path: self._found.signature_of(path) for path in self._plan.left_out}
-        left_out = [path for path, found in signatures.items() if found] + list(self._found.uploaded)
+        signatures = {path: self._source.signature_of(path) for path in self._plan.left_out}
+        left_out = [path for path, signature in signatures.items() if signature] + list(self._source.uploaded)
         unusable = {path.rstrip("/") for path in left_out}
         # A path that ends with a slash is a folder with unknown files.
         is_incomplete = any(path.endswith("/") for path in left_out)
@@ -403,7 +403,7 @@ class _Planner:
             if row.path is None:
                 return is_incomplete
             places = (row.path, *map(str, PurePosixPath(row.path).parents))
-            before, device = _device(row.file_id), self._found.device_of(row.path)
+            before, device = _device(row.file_id), self._source.device_of(row.path)
             is_mounted = not before or device in (None, before) or (before, device) in devices
             return not (is_mounted and unusable.isdisjoint(places))
 

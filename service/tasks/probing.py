@@ -175,7 +175,7 @@ def _open_decoder() -> VideoDecoder:
 
 def _plan(claim: Claim) -> int:
     """Plan chunks for pending videos that no unfinished chunk covers; returns the total number of videos."""
-    own = Video.task_id == claim.task.id
+    in_task = Video.task_id == claim.task.id
     with claim.transaction() as session:
         unfinished = select(Chunk.id).where(
             Chunk.task_id == claim.task.id,
@@ -185,11 +185,11 @@ def _plan(claim: Claim) -> int:
         )
         pending = session.scalars(
             select(Video.vector_id)
-            .where(own, Video.status == "pending", ~unfinished.exists())
+            .where(in_task, Video.status == "pending", ~unfinished.exists())
             .order_by(Video.vector_id)
         ).all()
         plan_chunks(session, claim.task.id, "probing", pending, CHUNK_VIDEOS)
-        return session.scalar(select(func.count()).where(own)) or 0
+        return session.scalar(select(func.count()).where(in_task)) or 0
 
 
 def _probe_chunk(

@@ -250,8 +250,8 @@ def assign_splits(
     ]
     held_out: Literal["given", "derived", "cross_fitted"] | None = "given" if "test" in given else None
     if held_out is None and test_share > 0 and len(captioned) >= 2:
-        kept = 0 if "train" in given else 1
-        count = min(max(1, int(test_share * len(captioned))), len(free) - kept)
+        reserved = 0 if "train" in given else 1
+        count = min(max(1, int(test_share * len(captioned))), len(free) - reserved)
         if count > 0:
             splits |= dict.fromkeys(free[:count], "fold" if is_folded else "test")
             held_out = "cross_fitted" if is_folded else "derived"

@@ -158,7 +158,7 @@ def process_append(claim: Claim) -> None:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [video for video in ids.tolist() if video not in remaining]
-        originals = publication.take_over_videos()
+        originals = dict(publication.reassign_videos().originals)
         manifest = library.store.append(
             *segments,
             deleted=originals | {domain: [*deleted, *publication.rejected, *originals.get(domain, ())]},

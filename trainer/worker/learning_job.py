@@ -247,13 +247,13 @@ def publish_task(
         # The transaction locks the task's row, so every later deletion finds the shard published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]
-        takeover = publication.take_over_videos()
+        reassignment = publication.reassign_videos()
         library.store.publish(
             release=release,
             shards=[shard],
             segments=moments,
-            deleted=[*deleted, *(takeover.orphans if takeover else ())],
-            replaced=next(iter(takeover.originals.items())) if takeover else None,
+            deleted=[*deleted, *reassignment.orphans],
+            replaced=next(iter(reassignment.originals.items()), None),
             before_replace=publication.require_lock,
         )
         publication.complete(

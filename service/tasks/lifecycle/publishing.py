@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
@@ -30,24 +30,24 @@ from service.tasks.lifecycle.state_machine import (
 
 
 @dataclass(frozen=True)
-class Takeover:
+class Reassignment:
     """The videos that a task's copies replace.
 
     Attributes:
         originals: Vector IDs that leave the shards of their domains, by domain.
         orphans: Vector IDs of relearned copies whose original was deleted.
         thumbnails: Old and new ID of each copy.
-        copies: Vector IDs of the copies that took over captions and metadata.
+        copies: Vector IDs of the copies that got the originals' captions and metadata.
     """
 
-    originals: Mapping[str, Sequence[int]]
-    orphans: Sequence[int]
-    thumbnails: Sequence[tuple[str, str]]
-    copies: Sequence[int]
+    originals: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    orphans: Sequence[int] = ()
+    thumbnails: Sequence[tuple[str, str]] = ()
+    copies: Sequence[int] = ()
 
     @classmethod
-    def prepare(cls, session: Session, task: Task) -> Takeover | None:
-        """Replace the originals with their copies in the catalog; None for a task without copies.
+    def prepare(cls, session: Session, task: Task) -> Reassignment:
+        """Replace the originals with their copies in the catalog; empty for a task without copies.
 
         The rows of the originals' domains stay locked until commit, so that no deletion comes between the catalog and
         the index.
@@ -57,7 +57,7 @@ class Takeover:
         homes = select(original.task_id).join(Video, original.vector_id == Video.copy_of).where(is_copy)
         names = {task.relearns_id} if task.relearns_id else set(session.scalars(homes.distinct()))
         if not names:
-            return None
+            return cls()
         domains = {name: lock_task(session, name) for name in sorted(names)}
         rows = session.execute(
             select(
@@ -157,7 +157,7 @@ class _OpenPublication:
     def __init__(self, session: Session, task: Task) -> None:
         self._session = session
         self._task = task
-        self._takeover: Takeover | None = None
+        self._reassignment = Reassignment()
         self.completed = False
 
     def require_lock(self) -> None:
@@ -172,12 +172,20 @@ class _OpenPublication:
         if token != self._task.fencing_token:
             raise LeaseLost(f"Task {self._task.id} no longer belongs to this worker.")
 
+    def reassign_videos(self) -> Reassignment:
+        """Replace the originals of the task's copies in the catalog; without copies, the result is empty.
+
+        The index must then be published without the originals and orphans, before ``complete``.
+        """
+        self._reassignment = Reassignment.prepare(self._session, self._task)
+        return self._reassignment
+
     def _finish(self, facts: dict[str, Any]) -> None:
         """Make the task ready, and record that it was published."""
-        if self._takeover is not None:
-            self._takeover.move_thumbnails()
+        if self._reassignment.originals:
+            self._reassignment.move_thumbnails()
             # Searches may already know the copies with old captions: the manifest is replaced before the commit.
-            number_edits(self._session, self._takeover.copies)
+            number_edits(self._session, self._reassignment.copies)
         set_state(self._session, self._task, "ready")
         record_change(self._session, "task.publish", self._task.id, facts)
         self.completed = True
@@ -185,14 +193,6 @@ class _OpenPublication:
 
 class Publication(_OpenPublication):
     """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
-
-    def take_over_videos(self) -> Takeover | None:
-        """Replace the originals of a relearned domain's videos in the catalog; None for other tasks.
-
-        The index must then be published without the originals and orphans, before :meth:`complete`.
-        """
-        self._takeover = Takeover.prepare(self._session, self._task)
-        return self._takeover
 
     def complete(
         self,
@@ -269,14 +269,6 @@ class AppendPublication(_OpenPublication):
         self.rejected = session.scalars(
             select(Video.vector_id).where(Video.task_id == append.id, Video.status == "rejected")
         ).all()
-
-    def take_over_videos(self) -> dict[str, Sequence[int]]:
-        """Replace the originals of appended videos in the catalog, and return their vector IDs by domain.
-
-        The index must then be published without them, before :meth:`complete`.
-        """
-        self._takeover = Takeover.prepare(self._session, self._task)
-        return dict(self._takeover.originals) if self._takeover else {}
 
     def complete(self, *, vectors: int, size: int, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.

@@ -57,10 +57,10 @@ def recognize(value: Any, location: str) -> CaptionFormat:
     if value == {}:
         return _EMPTY
     layouts = _keys_by_layout(value)
-    for known in FORMATS:
-        keys = layouts.get(known.layout, frozenset())
-        if known.keys <= keys and (known.read or keys.isdisjoint(_TABLE_KEYS)):
-            return known
+    for candidate in FORMATS:
+        keys = layouts.get(candidate.layout, frozenset())
+        if candidate.keys <= keys and (candidate.read or keys.isdisjoint(_TABLE_KEYS)):
+            return candidate
     first = (
         next((item for item in value if isinstance(item, dict)), None) if isinstance(value, list) else value
     )
@@ -71,31 +71,31 @@ def recognize(value: Any, location: str) -> CaptionFormat:
     raise InvalidInput.at(location, *_not_understood(layouts))
 
 
-def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
+def read_document_rows(caption_format: CaptionFormat, value: Any, name: str) -> Rows:
     """Read the location and fields of each video in a JSON document; raise InvalidInput."""
-    if known.read is None:
+    if caption_format.read is None:
         return iter(())
-    if known.layout == "document":
-        return known.read(value, name)
+    if caption_format.layout == "document":
+        return caption_format.read(value, name)
     if isinstance(value, list):
-        return known.read(((f"{name}:[{number}]", item) for number, item in enumerate(value)), name)
-    if known.layout == "objects":
-        return known.read([(name, value)], name)
+        return caption_format.read(((f"{name}:[{number}]", item) for number, item in enumerate(value)), name)
+    if caption_format.layout == "objects":
+        return caption_format.read([(name, value)], name)
     items = ({**_typed(item, dict, f"{name}:{key[:80]}"), "video_id": key} for key, item in value.items())
-    return known.read(((f"{name}:{item['video_id'][:80]}", item) for item in items), name)
+    return caption_format.read(((f"{name}:{item['video_id'][:80]}", item) for item in items), name)
 
 
 def nearest_format(keys: Iterable[str]) -> str:
     """Name the most similar format and its keys, as part of a sentence."""
     given = [key[:80].lower() for key in islice(keys, 100)]
 
-    def similarity(known: CaptionFormat) -> float:
-        spellings = PLAIN_KEYS if known is VIDEO_OBJECTS else [(key.lower(),) for key in known.keys]
+    def similarity(candidate: CaptionFormat) -> float:
+        spellings = PLAIN_KEYS if candidate is VIDEO_OBJECTS else [(key.lower(),) for key in candidate.keys]
         pairs = (product(keys, given) for keys in spellings)
         ratios = (max((SequenceMatcher(None, *pair).ratio() for pair in each), default=0) for each in pairs)
         return sum(ratios) / len(spellings)
 
-    nearest = max((known for known in (*FORMATS, VIDEO_OBJECTS) if known.read), key=similarity)
+    nearest = max((candidate for candidate in (*FORMATS, VIDEO_OBJECTS) if candidate.read), key=similarity)
     return f"{nearest.name}, with {' and '.join(sorted(map(repr, nearest.keys)))}"
 
 

@@ -128,18 +128,20 @@ def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTa
     if line.lstrip()[:1] not in (b"{", b"["):
         return _read_table(text, line, name, encoding)
     first = _parse_object(line.decode(encoding, "replace")) if line.lstrip()[:1] == b"{" else None
-    known = None if first is None else recognize(first, name)
-    if known is None or known.layout != "objects":
+    caption_format = None if first is None else recognize(first, name)
+    if caption_format is None or caption_format.layout != "objects":
         document = read_document(text, name, encoding)
-        known = recognize(document, name)
-        rows = read_document_rows(known, document, name)
+        caption_format = recognize(document, name)
+        rows = read_document_rows(caption_format, document, name)
         first = document[0] if isinstance(document, list) else document
     else:
         numbered = enumerate(read_lines(text, name, encoding), 1)
         lines = ((f"{name}:{n}", parse_json(line, name, n)) for n, line in numbered if line.strip())
-        rows = known.read(lines, name) if known.read else iter(())
-    is_partial = known.is_partial or (isinstance(first, dict) and not has_files(first))
-    return CaptionTable(name, known.name, rows, is_partial, is_description=known.read is None)
+        rows = caption_format.read(lines, name) if caption_format.read else iter(())
+    is_partial = caption_format.is_partial or (isinstance(first, dict) and not has_files(first))
+    return CaptionTable(
+        name, caption_format.name, rows, is_partial, is_description=caption_format.read is None
+    )
 
 
 def _read_table(text: bytes, line: bytes, name: str, encoding: str) -> CaptionTable:
@@ -423,13 +425,13 @@ class FileMatcher:
             folder: The table's folder, which is searched first.
         """
         wanted = normalize_path(uri)
-        found = self._files.find(wanted, folder)
-        if not found:
+        matches = self._files.find(wanted, folder)
+        if not matches:
             stems = self._ids.find(wanted, folder)
-            found = list(chain.from_iterable(self._stems[stem] for stem in stems))
-        if not found and (upload := _UPLOAD_PREFIX.fullmatch(wanted)):
-            found = self._files.find(f"{upload['folder']}{upload['name']}", folder)
-        return [self._original[path] for path in found[:2]]
+            matches = list(chain.from_iterable(self._stems[stem] for stem in stems))
+        if not matches and (upload := _UPLOAD_PREFIX.fullmatch(wanted)):
+            matches = self._files.find(f"{upload['folder']}{upload['name']}", folder)
+        return [self._original[path] for path in matches[:2]]
 
 
 # Label Studio stores an uploaded clip.mp4 as 1a2b3c4d-clip.mp4.
@@ -454,9 +456,9 @@ class _PathEnds:
     def _longer_paths(self, wanted: str) -> Iterator[str]:
         """Find files whose path ends with the given one."""
         start = _reverse(wanted)
-        for position in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
-            found, path = self._reversed[position]
-            if not found.startswith(start):
+        for index in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
+            reversed_path, path = self._reversed[index]
+            if not reversed_path.startswith(start):
                 break
             yield path
 

@@ -211,8 +211,8 @@ def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) 
         return os.path.realpath(path)
 
     def locate(name: str) -> tuple[str, str]:
-        place, file = os.path.split(folder / name)
-        return resolve_folder(place), unicodedata.normalize("NFC", file)
+        parent, file = os.path.split(folder / name)
+        return resolve_folder(parent), unicodedata.normalize("NFC", file)
 
     named = {locate(row.uri) for row in rows if not is_source_uri(row.uri)}
     return [name for name in files if locate(name) not in named]
@@ -225,8 +225,8 @@ def _name_side_files(folder: Path) -> SideFileNames:
 
 
 def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], name: str) -> list[str]:
-    place, name = os.path.split(name)
-    paths = (os.path.join(place, each) for each in list_names(folder / place).find(name))
+    parent, name = os.path.split(name)
+    paths = (os.path.join(parent, each) for each in list_names(folder / parent).find(name))
     return [path for path in paths if (folder / path).is_file()]
 
 
@@ -258,7 +258,7 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
 
     Folders that cannot be read are left out by name: their videos have not vanished.
     """
-    found = _FolderFiles()
+    content = _FolderFiles()
     base = folder.resolve()
     seen: set[Path] = set()
     folders, linked = deque([""]), deque[str]()
@@ -268,11 +268,11 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
         real = (folder / path).resolve()
         if root is not None and not real.is_relative_to(root):
             message = "It is a link that leads outside the media root."
-            found.left_out[f"{path}/"] = FieldError(f"{path}/", message)
+            content.left_out[f"{path}/"] = FieldError(f"{path}/", message)
             continue
         above = (folder / path).parent.resolve()
         if real in seen or (path and (base.is_relative_to(real) or above.is_relative_to(real))):
-            found.omitted[f"{path}/"] = REPEATED
+            content.omitted[f"{path}/"] = REPEATED
             continue
         seen.add(real)
         parts = real.relative_to(base.parent).parts if real.is_relative_to(base) else real.parts
@@ -285,25 +285,25 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
             if not path:
                 raise
             message = f"The folder cannot be read ({error.strerror})."
-            found.left_out[f"{path}/"] = FieldError(f"{path}/", message, "Let this user read it.")
+            content.left_out[f"{path}/"] = FieldError(f"{path}/", message, "Let this user read it.")
             continue
         for inner in sorted(inner_folders):
             name, target = os.path.join(path, inner), folder / path / inner
             if (omission := find_omission(f"{name}/")) is None:
                 (linked if target.is_symlink() else folders).append(name)
             elif any(is_video_name(file) for _, _, inside in os.walk(target) for file in inside):
-                found.omitted.setdefault(*omission)
+                content.omitted.setdefault(*omission)
         for name in (os.path.join(path, file) for file in files):
-            found.names.append(name)
+            content.names.append(name)
             if is_uploaded and is_video_name(name):
-                found.uploaded.append(name)
+                content.uploaded.append(name)
             elif not name.lower().endswith(_FILES) and not find_omission(name) and _is_broken(folder / name):
                 message = "It is a link to a missing folder."
-                found.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
-    found.names.sort()
-    found.videos, omitted = find_videos(sorted({*found.names} - {*found.uploaded}))
-    found.omitted |= omitted
-    return found
+                content.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
+    content.names.sort()
+    content.videos, omitted = find_videos(sorted({*content.names} - {*content.uploaded}))
+    content.omitted |= omitted
+    return content
 
 
 def _is_broken(path: Path) -> bool:

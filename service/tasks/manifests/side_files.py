@@ -144,11 +144,11 @@ class SideFileNames:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        found = {path for path in paths if find_omission(path) is None}
-        self._paths = found - {
-            f"{path[:-4]}.sub" for path in found if path.endswith(".idx")
+        included = {path for path in paths if find_omission(path) is None}
+        self._paths = included - {
+            f"{path[:-4]}.sub" for path in included if path.endswith(".idx")
         }  # pictures of DVDs
-        self._videos = set(filter(is_video_name, found))
+        self._videos = set(filter(is_video_name, included))
         self._stems = {path: sidecar_stem(path) for path in self._videos}
         self._stems |= {stem: stem for stem in self._stems.values()}
         self._by_name: dict[str, list[str]] = defaultdict(list)
@@ -376,7 +376,7 @@ def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:
         fields["photoTakenTime"] = datetime.fromtimestamp(taken, UTC).isoformat()
     with suppress(KeyError, TypeError):
         fields["people"] = [person["name"] for person in info["people"]]
-    place = info.get("geoData")
-    if isinstance(place, dict) and place.get("latitude"):
-        fields |= {key: place.get(key) for key in ("latitude", "longitude")}
+    location = info.get("geoData")
+    if isinstance(location, dict) and location.get("latitude"):
+        fields |= {key: location.get(key) for key in ("latitude", "longitude")}
     return fields

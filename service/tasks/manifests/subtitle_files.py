@@ -165,15 +165,15 @@ def _read_with_pysubs2(lines: Sequence[str], name: str) -> Iterator[TimedText]:
     if kind != "ass" and len(text) > _MAX_CHARS:
         raise InvalidInput.at(name, f"It has more than {_MAX_CHARS} characters of {kind}.", hint)
     try:
-        found = SSAFile.from_string(text, kind).events
+        cues = SSAFile.from_string(text, kind).events
     except UnknownFPSError:
         problem = "It counts frames, but does not say in its first line how many there are per second."
         raise InvalidInput.at(name, problem, hint) from None
     except Exception as error:  # parsers of untrusted text may raise anything
         problem = f"The {kind.upper()} subtitles are damaged ({type(error).__name__})."
         raise InvalidInput.at(name, problem, hint) from None
-    found.sort(key=lambda event: event.start)
-    for event in found:
+    cues.sort(key=lambda event: event.start)
+    for event in cues:
         is_marked_up = kind != "ttml" and not _DRAWING.search(event.text)  # braces are styles or comments
         words = re.sub(r"\{[^{}]*\}", "", event.text) if is_marked_up else event.text
         yield event.start / 1000, event.end / 1000, words

@@ -94,22 +94,22 @@ def read_lines(text: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]
     number = 0
     while raw := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
-        place = f"{name}:{number}"
+        location = f"{name}:{number}"
         check_line_number(number, name)
         if stream.tell() > request_limits.MAX_TABLE_BYTES:
-            raise _too_large(place)
+            raise _too_large(location)
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
         if len(raw) > MAX_LINE_BYTES:
             raise InvalidInput.at(
-                place, f"The line is longer than {MAX_LINE_BYTES} bytes.", "Break the line."
+                location, f"The line is longer than {MAX_LINE_BYTES} bytes.", "Break the line."
             )
         if b"\0" in raw:
-            raise InvalidInput.at(place, "The line contains a NUL byte.", "Save the file as text.")
+            raise InvalidInput.at(location, "The line contains a NUL byte.", "Save the file as text.")
         try:
             yield raw.decode(encoding)
         except UnicodeDecodeError as error:
-            raise _not_decoded(place, error.start + 1, encoding) from None
+            raise _not_decoded(location, error.start + 1, encoding) from None
 
 
 def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str, str | None]:
@@ -192,13 +192,15 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
         InvalidInput: The text is not JSON, an object has a duplicate key, or values are nested too deep.
     """
     kind = "file" if line is None else "line"
-    place = name if line is None else f"{name}:{line}"
+    location = name if line is None else f"{name}:{line}"
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise InvalidInput.at(place, f"An object has the key {twice[:80]!r} twice.", "Keep one of them.")
+            raise InvalidInput.at(
+                location, f"An object has the key {twice[:80]!r} twice.", "Keep one of them."
+            )
         return fields
 
     try:
@@ -208,10 +210,10 @@ def parse_json(text: str, name: str, line: int | None = None) -> Any:
         message = f"The {kind} is not JSON ({error.msg.lower()} at character {error.colno})."
         raise InvalidInput.at(at, message, "Correct it, or write one object per line.") from None
     except RecursionError:
-        raise InvalidInput.at(place, f"The {kind} is nested too deeply.", "Write a flat table.") from None
+        raise InvalidInput.at(location, f"The {kind} is nested too deeply.", "Write a flat table.") from None
     except ValueError:  # a number with thousands of digits
         message = f"The {kind} has a number with too many digits."
-        raise InvalidInput.at(place, message, "Shorten it.") from None
+        raise InvalidInput.at(location, message, "Shorten it.") from None
 
 
 def read_document(raw: bytes, name: str, encoding: str = "utf-8") -> Any:

@@ -111,8 +111,8 @@ def object_fields(fields: Any, location: str) -> Any:
     unknown = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
     if not unknown or not isinstance(metadata, dict):
         return fields
-    known = {key: value for key, value in fields.items() if key not in unknown}
-    return known | {"metadata": unknown | metadata}
+    video_fields = {key: value for key, value in fields.items() if key not in unknown}
+    return video_fields | {"metadata": unknown | metadata}
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from media import MediaError, content_hash
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.storage.library_files import resolve_video_path
-from service.tasks.lifecycle.publishing import Takeover
+from service.tasks.lifecycle.publishing import Reassignment
 from service.tasks.lifecycle.state_machine import SAME_CONTENT, reject
 
 
@@ -33,7 +33,7 @@ def finish(state: str = "ready") -> None:
                 _probe(session, video, task)
                 session.flush()
             if task.target_id:
-                Takeover.prepare(session, task)
+                Reassignment.prepare(session, task)
                 accepted = (Video.task_id == task.id) & (Video.status == "accepted")
                 session.execute(update(Video).where(accepted).values(task_id=task.target_id))
 

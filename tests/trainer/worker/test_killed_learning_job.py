@@ -27,7 +27,7 @@ from service.library.recall_matrix import read_recall_matrix
 from service.tasks import commands
 from service.tasks.commands import events_after
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Claim, Publication, state_machine
-from service.tasks.lifecycle.publishing import Takeover
+from service.tasks.lifecycle.publishing import Reassignment
 from service.tasks.task_storage import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.measured_library import figures_without_ids
@@ -217,9 +217,9 @@ APPEND_POINTS = {
     "committed": die_before(append_job, "_compact"),
 }
 RELEARN_POINTS = {
-    "videos taken over": die_after(Takeover, "prepare"),
+    "videos reassigned": die_after(Reassignment, "prepare"),
     "manifest replaced": die_after(ShardStore, "publish"),
-    "thumbnails moved": die_after(Takeover, "move_thumbnails"),
+    "thumbnails moved": die_after(Reassignment, "move_thumbnails"),
     "rows written": die_after(Publication, "complete"),
     "committed": die_before(learning_job, "clean_up"),
 }
@@ -291,7 +291,7 @@ def test_relearning_killed_at_every_step_moves_each_video_once(
     for point, patch in RELEARN_POINTS.items():
         assert run_in_process(learning_job.run_learning_job, task, patch) == -signal.SIGKILL, point
         is_listed = task in open_store().manifest().shards
-        assert is_listed == (point != "videos taken over"), point
+        assert is_listed == (point != "videos reassigned"), point
         moved = _searchable_videos(task) if is_listed else []
         assert len(_searchable_videos(learned_task)) + len(moved) == whole, point
         if point != "committed":

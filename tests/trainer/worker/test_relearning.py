@@ -200,7 +200,7 @@ def test_rejected_copy_leaves_its_original(grown_task: str, monkeypatch: pytest.
     assert set(shard_vectors(grown_task)) == set(catalog_vector_ids(grown_task).values())
 
 
-def test_edits_and_deletions_before_the_takeover_are_kept(grown_task: str) -> None:
+def test_edits_and_deletions_before_the_reassignment_are_kept(grown_task: str) -> None:
     """A copy is not edited but its original; a deleted copy is not learned, and its original stays."""
     task = relearn(grown_task)
     originals = {vector_id: video for video, vector_id in catalog_vector_ids(grown_task).items()}
