@@ -135,11 +135,8 @@ def post_probed(post: Callable[..., TaskDetails]) -> Callable[..., TaskDetails]:
         assert claim is not None
         with session_scope(write=True) as session:
             for video in session.query(Video).filter(Video.task_id == view.id):
-                video.status, video.content_hash, video.effective_split = (
-                    "accepted",
-                    f"{video.vector_id:064x}",
-                    "train",
-                )
+                video.status, video.effective_split = "accepted", "train"
+                video.content_hash = f"{video.vector_id:064x}"
         claim.finish_probing(counts={"videos": videos, "accepted": videos, "train": videos}, held_out=None)
         return commands.get_task(view.id)
 

@@ -130,7 +130,7 @@ def test_running_and_waiting_tasks_are_shown(
     assert (worker.name, worker.error) == ("host:7", "Task 'a': Training diverged.")
 
 
-def test_silent_workers_are_marked_and_forgotten(catalog: Settings) -> None:
+def test_dead_workers_are_marked_and_forgotten(catalog: Settings) -> None:
     with session_scope(write=True) as session:
         report_worker(session, 123)
         report_worker(session, 456)

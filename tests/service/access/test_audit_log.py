@@ -48,15 +48,8 @@ def test_changes_of_tasks_and_videos_are_recorded_with_their_actor(
         commands.cancel_task(task.id)
         deletion.delete_task(task.id)
     entries = audit_entries()
-    assert [entry.action for entry in entries] == [
-        "task.create",
-        "video.edit",
-        "video.delete",
-        "task.cancel",
-        "task.retry",
-        "task.cancel",
-        "task.delete",
-    ]
+    actions = "task.create video.edit video.delete task.cancel task.retry task.cancel task.delete"
+    assert " ".join(entry.action for entry in entries) == actions
     assert {(e.actor, e.actor_kind, e.address, e.request_id) for e in entries} == {
         ("ada", "user", "10.0.0.7", "req-1")
     }

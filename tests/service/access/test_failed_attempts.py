@@ -37,14 +37,11 @@ def test_address_and_name_are_limited_separately() -> None:
     limits.check(LIMIT, "10.0.0.2", "ada")
 
 
-def test_processes_share_the_counters_in_redis(redis_url: str) -> None:
+def test_processes_share_the_counters_in_redis_which_memory_replaces_if_it_is_down(redis_url: str) -> None:
     url = redis_url.replace("redis+socket://", "unix://", 1)
     _fail(AttemptLimits(url), "10.0.0.1", "shared", 3)
     with pytest.raises(TooManyRequests):
         AttemptLimits(url).check(LIMIT, "10.0.0.9", "shared")
-
-
-def test_unreachable_redis_is_replaced_by_memory() -> None:
     limits = AttemptLimits("unix:///nonexistent/redis.sock")
     _fail(limits, "10.0.0.1", "ada", 3)
     with pytest.raises(TooManyRequests):
@@ -68,9 +65,7 @@ def test_hundred_thousand_attempts_take_bounded_memory() -> None:
         except TooManyRequests:
             refused += 1
     for number in range(10_000):
-        failures.add(
-            "session.fail", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"name {number}"
-        )
+        failures.add("session.fail", f"10.0.{number >> 8}.{number & 255}", f"name {number}")
     assert refused == 100_000
     assert len(limits._memory.storage.storage) <= 4  # type: ignore[attr-defined]
     assert len(failures._groups) <= 65

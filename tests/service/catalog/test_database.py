@@ -185,13 +185,6 @@ def read_only_volume(
         volume.close()
 
 
-@pytest.fixture
-def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[ExitStack]:
-    """As :func:`read_only_volume`, with the newest schema."""
-    with read_only_volume(tmp_path, settings_factory) as stack:
-        yield stack
-
-
 @contextmanager
 def another_process(file: Path | None) -> Iterator[None]:
     """Keep the file open in another process, which keeps its write-ahead log."""
@@ -205,29 +198,27 @@ def another_process(file: Path | None) -> Iterator[None]:
         process.communicate("\n")
 
 
-def test_changes_succeed_once_the_file_is_writable_again(read_only_catalog: ExitStack) -> None:
+def test_read_only_catalog_is_read_and_changes_succeed_once_it_is_writable_again(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
     """SQLite opens a file that cannot be written for reading only; a refused change closes these connections."""
     errors = []  # with the frames and cursors that their tracebacks refer to
-    for _ in range(3):
-        with pytest.raises(Unavailable) as caught:
+    with read_only_volume(tmp_path, settings_factory) as volume:
+        upgrade()
+        ping()
+        for _ in range(3):
+            with pytest.raises(Unavailable, match=r"catalog\.sqlite3 cannot be written; nothing") as caught:
+                change()
+            errors.append(caught.value)
+            with engine().connect() as one, engine().connect() as other:  # both return to the pool
+                for connection in (one, other):
+                    connection.execute(select(PositionCounter))
+        volume.close()
+        with pytest.raises(Unavailable):
             change()
-        errors.append(caught.value)
-        with engine().connect() as one, engine().connect() as other:  # both return to the pool
-            for connection in (one, other):
-                connection.execute(select(PositionCounter))
-    read_only_catalog.close()
-    with pytest.raises(Unavailable):
         change()
-    change()
-    with session_scope() as session:
-        assert session.scalars(select(PositionCounter.last_position)).all() == [7]
-
-
-def test_read_only_catalog_is_read_and_refuses_changes(read_only_catalog: ExitStack) -> None:
-    upgrade()
-    ping()
-    with pytest.raises(Unavailable, match=r"catalog\.sqlite3 cannot be written; nothing was stored"):
-        change()
+        with session_scope() as session:
+            assert session.scalars(select(PositionCounter.last_position)).all() == [7]
 
 
 def test_read_only_catalog_of_another_version_is_not_upgraded(
@@ -281,17 +272,10 @@ def test_server_frees_the_locks_of_lost_hosts(killable_postgres: PostgresServer)
         opened = open_engine(url)
         with opened.connect() as connection:
             connection.rollback()  # does not take the settings back
-            shown = {
-                name: connection.execute(text(f"SHOW {name}")).scalar()
-                for name in (
-                    "tcp_keepalives_idle",
-                    "lock_timeout",
-                    "tcp_keepalives_count",
-                    "tcp_user_timeout",
-                )
-            }
+            names = ("tcp_keepalives_idle", "lock_timeout", "tcp_keepalives_count", "tcp_user_timeout")
+            shown = [connection.execute(text(f"SHOW {name}")).scalar() for name in names]
         opened.dispose()
-        assert list(shown.values()) == [idle, lock, "3", "20000"]
+        assert shown == [idle, lock, "3", "20000"]
 
 
 def test_writer_does_not_wait_for_a_lock_without_a_limit(

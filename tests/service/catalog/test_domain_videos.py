@@ -49,12 +49,9 @@ def test_passages_are_short_and_together_the_transcript(cues: list[tuple[float, 
 
 
 def _videos(task: str) -> dict[str, int]:
+    ids = select(Video.id, Video.vector_id).where(Video.task_id == task).order_by(Video.vector_id)
     with session_scope() as session:
-        return dict(
-            session.execute(
-                select(Video.id, Video.vector_id).where(Video.task_id == task).order_by(Video.vector_id)
-            ).all()
-        )
+        return dict(session.execute(ids).all())
 
 
 def _count_passages() -> int:
@@ -97,7 +94,7 @@ def test_copies_have_the_transcripts_of_their_originals(catalog: Settings, post:
 
 @hypothesis.settings(deadline=None)
 @given(
-    st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MAX_MOMENTS_PER_VIDEO), min_size=1, max_size=4),
+    st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MAX_MOMENTS_PER_VIDEO), min_size=1, max_size=4)
 )
 def test_moment_ids_are_distinct_and_identify_their_video(counts: dict[int, int]) -> None:
     ids_by_video = {video: moment_ids(video, count) for video, count in counts.items()}
@@ -137,9 +134,8 @@ def test_moments_of_a_task_are_replaced_as_a_whole(catalog: Settings, post: Post
     for _ in range(2):  # a repetition has the same result
         with session_scope(write=True) as session:
             replace_moments(session, sea, {other: [(0.0, 1.5)]})
-            replace_moments(
-                session, birds, {one: [(0, 20), (10, 30), (20, 40)], three: [(0, 9.25), (4.5, 13.75)]}
-            )
+            spans = {one: [(0, 20), (10, 30), (20, 40)], three: [(0, 9.25), (4.5, 13.75)]}
+            replace_moments(session, birds, spans)
         with session_scope() as session:
             assert moment_spans(session, one) == [(0, 20), (10, 30), (20, 40)]
             assert moment_spans(session, two) == []

@@ -150,30 +150,22 @@ def test_filters_of_videos(catalog: Settings) -> None:
     with session_scope(write=True) as session:
         for video_id, task, uri, captions, split in rows:
             status = "accepted" if split else "pending"
-            session.add(
-                Video(
-                    id=video_id,
-                    task_id=task,
-                    uri=uri,
-                    captions=captions,
-                    effective_split=split,
-                    status=status,
-                )
-            )
+            fields = {"uri": uri, "captions": captions, "effective_split": split, "status": status}
+            session.add(Video(id=video_id, task_id=task, **fields))
 
-    def found(**filters: Any) -> list[str]:
+    def ids(**filters: Any) -> list[str]:
         return [video.id for video in library_listing.list_videos(**filters).videos]
 
-    assert found(text="TAXI") == ["a", "Taxi-1"]
-    assert found(text="übung") == found(text="ÜBUNG") == found(text="Übung.mp4") == ["a"]
-    assert found(text="straße mit") == found(text='"zitat"') == found(text="100% öl") == ["b"]
-    assert found(text="字幕") == ["c"]
-    assert found(text="10%0") == found(text="_") == found(text="\0") == found(text="\ud800") == []
-    assert found(text="taxi", task="t001") == ["Taxi-1"]
-    assert found(status="pending") == ["c", "Taxi-1"]
-    assert found(split="test") == ["b"]
-    assert found(split="train") == ["a", "e"], "a fold is learned, too"
-    assert found(split="fold") == ["e"]
+    assert ids(text="TAXI") == ["a", "Taxi-1"]
+    assert ids(text="übung") == ids(text="ÜBUNG") == ids(text="Übung.mp4") == ["a"]
+    assert ids(text="straße mit") == ids(text='"zitat"') == ids(text="100% öl") == ["b"]
+    assert ids(text="字幕") == ["c"]
+    assert ids(text="10%0") == ids(text="_") == ids(text="\0") == ids(text="\ud800") == []
+    assert ids(text="taxi", task="t001") == ["Taxi-1"]
+    assert ids(status="pending") == ["c", "Taxi-1"]
+    assert ids(split="test") == ["b"]
+    assert ids(split="train") == ["a", "e"], "a fold is learned, too"
+    assert ids(split="fold") == ["e"]
     with pytest.raises(NotFound):
         library_listing.list_videos("a\0b")
 
@@ -213,29 +205,20 @@ def test_filters_of_tasks(sqlite_catalog: Settings, post: Post) -> None:
     kitchen, night = post("Kitchen"), post("night", method="zero_shot")
     with session_scope(write=True) as session:
         session.get_one(Task, kitchen.id).state = "ready"
-        session.add(
-            Task(
-                id="t9",
-                position=9,
-                name="Kitchen (append t9)",
-                method="analytic",
-                target_id=kitchen.id,
-                progress={"stage": "queued"},
-                created_at=START,
-            )
-        )
+        fields = {"position": 9, "method": "analytic", "progress": {"stage": "queued"}, "created_at": START}
+        session.add(Task(id="t9", name="Kitchen (append t9)", target_id=kitchen.id, **fields))
 
-    def found(**filters: Any) -> list[str]:
+    def ids(**filters: Any) -> list[str]:
         return [task.id for task in library_listing.list_tasks(**filters).tasks]
 
-    assert found(state=["ready"]) == [kitchen.id]
-    assert found(state=["ready", "queued"]) == [kitchen.id, night.id, "t9"]
-    assert found(kind="append") == found(into="Kitchen") == found(into=kitchen.id) == ["t9"]
-    assert found(kind="domain", text="kitCHEN") == [kitchen.id]
-    assert found(text="kitchen") == [kitchen.id, "t9"]
-    assert found(method="zero_shot") == [night.id]
+    assert ids(state=["ready"]) == [kitchen.id]
+    assert ids(state=["ready", "queued"]) == [kitchen.id, night.id, "t9"]
+    assert ids(kind="append") == ids(into="Kitchen") == ids(into=kitchen.id) == ["t9"]
+    assert ids(kind="domain", text="kitCHEN") == [kitchen.id]
+    assert ids(text="kitchen") == [kitchen.id, "t9"]
+    assert ids(method="zero_shot") == [night.id]
     with pytest.raises(NotFound):
-        found(into="nowhere")
+        ids(into="nowhere")
 
 
 def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) -> None:
@@ -246,7 +229,7 @@ def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) 
             task.id, shard, order=order, kind="tame" if order > 1 else "mapped", release_bytes=size
         )
 
-    def found(**filters: Any) -> list[str]:
+    def ids(**filters: Any) -> list[str]:
         return [release.id for release in library_listing.list_releases(**filters).releases]
 
     first = library_listing.list_releases(limit=2)
@@ -254,18 +237,18 @@ def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) 
         ("r1", "domain 1", False),
         ("r2", "domain 2", False),
     ]
-    assert found(cursor=first.next_cursor) == ["r3"]
-    assert found(sort="-bytes") == ["r1", "r3", "r2"]
-    assert found(kind="tame") == ["r2", "r3"]
-    assert found(task="domain 3") == ["r3"]
-    assert (found(method="other"), found(current=True)) == ([], [])
+    assert ids(cursor=first.next_cursor) == ["r3"]
+    assert ids(sort="-bytes") == ["r1", "r3", "r2"]
+    assert ids(kind="tame") == ["r2", "r3"]
+    assert ids(task="domain 3") == ["r3"]
+    assert (ids(method="other"), ids(current=True)) == ([], [])
 
 
 def _cursor(*values: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
 
 
-def test_damaged_cursor_is_refused(sqlite_catalog: Settings) -> None:
+def test_damaged_cursor_is_refused(catalog: Settings) -> None:
     for cursor in (
         "",
         "x",
@@ -287,9 +270,6 @@ def test_damaged_cursor_is_refused(sqlite_catalog: Settings) -> None:
         with pytest.raises(InvalidInput) as refusal:
             library_listing.list_videos(sort="duration", cursor=cursor)
         assert [error.field for error in refusal.value.errors] == ["cursor"]
-
-
-@pytest.mark.parametrize("text", ["a\0", "\ud800"])
-def test_cursor_with_an_impossible_text_is_refused(catalog: Settings, text: str) -> None:
-    with pytest.raises(InvalidInput):
-        library_listing.list_videos(sort="id", cursor=_cursor("id", text, 1))
+    for text in ("a\0", "\ud800"):
+        with pytest.raises(InvalidInput):
+            library_listing.list_videos(sort="id", cursor=_cursor("id", text, 1))

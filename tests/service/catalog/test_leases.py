@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
@@ -13,14 +11,8 @@ from sqlalchemy import select, update
 from service.catalog.database import now, session_scope
 from service.catalog.leases import RETENTION, Lease, acquire, is_leased, revoke, sweep_leases
 from service.catalog.operation_tables import LeaseRow
-from service.core.settings import Settings
 
-
-@pytest.fixture(params=["sqlite", "postgresql"], autouse=True)
-def catalog(
-    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
-) -> Settings:
-    return settings_factory(tmp_path, request.param)
+pytestmark = pytest.mark.usefixtures("catalog")
 
 
 def take(_: object = None) -> Lease | None:

@@ -118,13 +118,9 @@ def test_rows_survive_the_next_migration(library: tuple[str, int], tmp_path: Pat
         assert video.vector_id > deleted
         if session.get_bind().dialect.name == "sqlite":
             assert session.execute(text("PRAGMA foreign_key_check")).all() == []
-    with (
-        pytest.raises(IntegrityError),
-        session_scope(write=True) as session,
-    ):  # foreign keys are checked again
-        session.execute(delete(Task).where(Task.id == task_id))
-    with pytest.raises(IntegrityError), session_scope(write=True) as session:
-        session.execute(update(Task).values(state="lost"))
+    for change in (delete(Task).where(Task.id == task_id), update(Task).values(state="lost")):
+        with pytest.raises(IntegrityError), session_scope(write=True) as session:
+            session.execute(change)
 
 
 def test_failed_migration_changes_nothing(library: tuple[str, int], tmp_path: Path) -> None:
@@ -286,9 +282,8 @@ def test_damaged_rows_are_copied_and_repaired(
     settings_factory(library_1_0_0, upgraded=False)
     with capture_logs() as logs:
         upgrade()
-    assert {entry["table"]: entry["rows"] for entry in logs if entry["event"] == "catalog_rows_damaged"} == (
-        dict.fromkeys(damaged, 1)
-    )
+    reports = [entry for entry in logs if entry["event"] == "catalog_rows_damaged"]
+    assert {entry["table"]: entry["rows"] for entry in reports} == dict.fromkeys(damaged, 1)
     with session_scope() as session:
         copies = {row.table: json.loads(row.content) for row in session.scalars(select(DamagedRow))}
         task = session.get_one(Task, copies["tasks"]["id"])

@@ -53,13 +53,10 @@ def test_name_of_a_learned_domain_is_refused_with_the_request_that_appends(
     sqlite_catalog: Settings, post: Post
 ) -> None:
     task = post("cameras")
+    append = Action(name="append_videos", id=task.id)
     for state, advice, remedy in (
         ("training", "Choose another name.", None),
-        (
-            "ready",
-            "Choose another name, or append the videos to it.",
-            Action(name="append_videos", id=task.id),
-        ),
+        ("ready", "Choose another name, or append the videos to it.", append),
     ):
         with session_scope(write=True) as session:
             session.get_one(Task, task.id).state = state
@@ -79,11 +76,9 @@ def test_name_and_slug_of_a_deleted_domain_are_free(sqlite_catalog: Settings, po
     assert post("Küche", videos=1).slug == "kuche"
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_concurrent_tasks_with_names_that_differ_in_case_are_refused(
-    tmp_path: Path, settings_factory: Callable[..., Settings], database: str, make_file: Callable[..., Path]
+    catalog: Settings, make_file: Callable[..., Path]
 ) -> None:
-    settings_factory(tmp_path, database)
     make_file("a.mp4")
     names = ["Films", "films", "FILMS", "FiLMS"]
     barrier = Barrier(len(names))

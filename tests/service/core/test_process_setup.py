@@ -63,19 +63,11 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 
 def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    path = f"{ROOT}{os.pathsep}{ROOT / 'clients' / 'python'}"
+    environment = {**os.environ, "CINESTRATA_LOG_FORMAT": "json", "PYTHONPATH": path, **environment}
+    command = [sys.executable, "-m", "cli.main", *arguments]
     with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *arguments],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "CINESTRATA_LOG_FORMAT": "json",
-                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'clients' / 'python'}",
-                **environment,
-            },
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
 
 def _stop_after(process: subprocess.Popen[bytes], log: Path, text: str) -> list[dict[str, Any]]:
@@ -110,14 +102,8 @@ def test_api_and_worker_write_json_lines_from_start_to_stop(
 
 
 def test_invalid_setting_is_one_json_line(tmp_path: Path) -> None:
-    process = _start(
-        tmp_path / "log",
-        "worker",
-        "--queue",
-        "cpu",
-        CINESTRATA_DATA_DIR=str(tmp_path),
-        CINESTRATA_METHOD="magic",
-    )
+    wrong = {"CINESTRATA_DATA_DIR": str(tmp_path), "CINESTRATA_METHOD": "magic"}
+    process = _start(tmp_path / "log", "worker", "--queue", "cpu", **wrong)
     assert process.wait(TIMEOUT_SECONDS) == 1
     (event,) = _events((tmp_path / "log").read_text())
     assert event["event"] == "start_failed"

@@ -41,21 +41,8 @@ def test_name_in_any_script_is_accepted(given: str, name: str, slug: str) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "",
-            "   ",
-            "\u3000",
-            "...",
-            "a\nb",
-            "a\tb",
-            "a\0b",
-            "a\x7fb",
-            "a/b",
-            "..\\b",
-            "<b>",
-            "a|b",
-            "x" * 81,
-        ),
+        *("", "   ", "\u3000", "...", "a\nb", "a\tb", "a\0b", "a\x7fb"),
+        *("a/b", "..\\b", "<b>", "a|b", "x" * 81),
         *("evil\u202egnp.exe", "\u2066a\u2069", "a\u200bb", "\u200da", "a\ufeffb", "a\u2028b", "\u0301a"),
         *("a\ufe0f", "a\U000e0101", "\u3164", "\u115fa", "\ue000", "\u0378", "\ud800"),
         *("beach \U0001f3d6", "\U0001f468\u200d\U0001f373"),

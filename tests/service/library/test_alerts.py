@@ -54,9 +54,7 @@ def test_loss_in_a_frozen_shard_raises_one_alert_until_it_recovers(two_domains: 
     )
     set_recall(0.41)
     (lasting,) = shown_alerts()
-    assert (lasting.id, lasting.value) == (alert.id, pytest.approx(0.09)), (
-        "the value is that of the last round"
-    )
+    assert (lasting.id, lasting.value) == (alert.id, pytest.approx(0.09)), "of the last round"
     status = library_status()
     assert ([shown.id for shown in status.alerts], status.open_alerts) == ([alert.id], 1)
     assert b'cinestrata_alerts{kind="forgetting_local"} 1.0' in prometheus_metrics.render()[0]

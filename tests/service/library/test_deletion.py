@@ -283,9 +283,8 @@ def test_counts_and_shares_exclude_deleted_videos(served: Served) -> None:
     ]
     assert [d.task_id for d in deletion.storage_usage("cars")] == ["tsk_cars"]
     library.add_task("tsk_cars", SEA)
-    assert [d.task_id for d in deletion.storage_usage("tsk_cars")] == ["tsk_cars"], (
-        "whose ID it is, not whose name"
-    )
+    (usage,) = deletion.storage_usage("tsk_cars")
+    assert usage.task_id == "tsk_cars", "whose ID it is, not whose name"
     with pytest.raises(NotFound, match="No task 'boats' has a shard"):
         deletion.storage_usage("boats")
 
@@ -349,15 +348,12 @@ def test_captions_and_metadata_are_erased_from_the_data_folder(served: Served) -
     delete_videos(["birds-1"])
     with session_scope() as session:
         session.connection().exec_driver_sql("PRAGMA incremental_vacuum")
-    words = [
-        path for path in library.settings.data_dir.rglob("*") if path.is_file() and "catalog" not in path.name
-    ]
-    assert words
-    assert not [path for path in words if b"Quillfeather" in path.read_bytes()]
+    files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
+    others = [path for path in files if "catalog" not in path.name]
+    assert others
+    assert not [path for path in others if b"Quillfeather" in path.read_bytes()]
     with session_scope() as session:
-        rows = [
-            tuple(row) for table in Video.metadata.sorted_tables for row in session.execute(table.select())
-        ]
+        rows = [session.execute(table.select()).all() for table in Video.metadata.sorted_tables]
     assert "Quillfeather" not in repr(rows)
 
 
@@ -437,9 +433,8 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     assert service.search("an owl", 50).results == before.results
     assert audit(library.store).problems == []
     store = library.store
-    stored = IndexSnapshot.open(store).shard(
-        "tsk_cars", fingerprint=store.manifest().shards["tsk_cars"].fingerprint
-    )
+    fingerprint = store.manifest().shards["tsk_cars"].fingerprint
+    stored = IndexSnapshot.open(store).shard("tsk_cars", fingerprint=fingerprint)
     assert np.array_equal(stored.vectors(stored.ids), library.stored(CARS)[[0, 2]])
 
 

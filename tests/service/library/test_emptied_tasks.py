@@ -117,12 +117,8 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in files if any(row in path.read_bytes() for row in rows)]
     report = audit(library.store)
-    wrong = [
-        *report.problems,
-        *check_releases(library.settings, report),
-        *check_catalog(library.settings, report),
-    ]
-    assert (wrong, report.leftovers) == ([], [])
+    assert (report.problems, report.leftovers) == ([], [])
+    assert [*check_releases(library.settings, report), *check_catalog(library.settings, report)] == []
     shown = library_status()
     assert (shown.degraded, shown.vectors) == ({}, 3)
     assert [(s.task, s.count, s.deleted, s.degraded) for s in list_shards().shards] == [
@@ -256,10 +252,7 @@ def test_orphaned_thumbnails_are_swept() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("served")
-@pytest.mark.parametrize(
-    ("state", "is_needed"),
-    [(state, state in ACTIVE_STATES) for state in STATES],
-)
+@pytest.mark.parametrize(("state", "is_needed"), [(state, state in ACTIVE_STATES) for state in STATES])
 def test_frame_caches_of_finished_tasks_are_swept(state: str, is_needed: bool) -> None:
     shared, alone, orphan = "a" * 64, "b" * 64, "c" * 64
     with session_scope(write=True) as session:

@@ -33,11 +33,8 @@ def _changed(before: LibraryVersions) -> set[str]:
 
 def _publish(task_id: str, order: int) -> None:
     mark_learned(task_id, order)
-    add_release_and_shard(
-        task_id,
-        Shard(id=f"s{order}", release_id=f"r{order}", fingerprint="f", count=3, dim=8, bytes=200),
-        order=order,
-    )
+    shard = Shard(id=f"s{order}", release_id=f"r{order}", fingerprint="f", count=3, dim=8, bytes=200)
+    add_release_and_shard(task_id, shard, order=order)
 
 
 def test_versions_change_with_their_part(catalog: Settings, post: Post, post_probed: Post) -> None:
@@ -132,13 +129,12 @@ def test_status_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Po
     assert "doesn't respond" in shown.broker
 
 
-def test_shard_missing_from_the_index_is_reported(sqlite_catalog: Settings, post_probed: Post) -> None:
+def test_missing_shard_and_damaged_manifest_are_reported(
+    sqlite_catalog: Settings, post: Post, post_probed: Post
+) -> None:
     add_release_and_shard(post_probed("birds").id, SHARD, release_bytes=1000)
     assert "does not list" in library_status().degraded["birds"]
-
-
-def test_damaged_manifest_is_reported(sqlite_catalog: Settings, post: Post) -> None:
-    view = post()
+    view = post("cars")
     sqlite_catalog.index_dir.mkdir()
     (sqlite_catalog.index_dir / "manifest.json").write_text("{")
     assert "manifest.json" in library_status().degraded["index"]
@@ -177,13 +173,9 @@ def test_metrics_tell_tasks_of_dead_workers(catalog: Settings, post: Post) -> No
             task.state = "training" if probed_at else "probing"
             task.probed_at, task.lease_expires_at = probed_at, at + timedelta(seconds=seconds)
     text = prometheus_metrics.render()[0].decode()
-    for work, lease, count in (
-        ("probing", "held", 1),
-        ("probing", "free", 0),
-        ("learning", "held", 1),
-        ("learning", "free", 1),
-    ):
-        assert f'cinestrata_active_tasks{{lease="{lease}",work="{work}"}} {count}.0' in text
+    for work, held, free in (("probing", 1, 0), ("learning", 1, 1)):
+        assert f'cinestrata_active_tasks{{lease="held",work="{work}"}} {held}.0' in text
+        assert f'cinestrata_active_tasks{{lease="free",work="{work}"}} {free}.0' in text
 
 
 def test_metrics_without_a_database(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:

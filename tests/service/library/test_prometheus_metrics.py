@@ -26,11 +26,8 @@ def _samples(*names: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_empty_library_has_no_measures(sqlite_catalog: Settings) -> None:
-    assert _samples(*MEASURES, "gpu_memory") == {("cinestrata_unfound_domains",): 0}
-
-
 def test_gauges_are_those_of_the_served_release(catalog: Settings) -> None:
+    assert _samples(*MEASURES, "gpu_memory") == {("cinestrata_unfound_domains",): 0}, "an empty library"
     cells = {(1, 1): 0.8, (2, 1): 0.5, (2, 2): 0.9}
     add_measured_domains(cells, queries=lambda i, t: 100)
     add_measured_domains(cells, gallery="global", queries=lambda i, t: 100)
@@ -50,10 +47,7 @@ def test_number_of_series_does_not_grow_with_the_library(sqlite_catalog: Setting
 
 
 def test_gpu_memory_is_that_of_running_workers(catalog: Settings) -> None:
-    gpus = [
-        {"device": 0, "used_bytes": 90, "total_bytes": 100},
-        {"device": 1, "used_bytes": 5, "total_bytes": 100},
-    ]
+    gpus = [{"device": n, "used_bytes": used, "total_bytes": 100} for n, used in enumerate((90, 5))]
     with session_scope(write=True) as session:
         at = now(session)
         for name, age, reported in (

@@ -106,10 +106,8 @@ def test_columns_are_a_window_of_the_domains(sqlite_catalog: Settings) -> None:
     assert shown.matrix_local == [row[3:] for row in complete.matrix_local]
     assert shown.held_out == complete.held_out[3:]
     assert shown.newest["local"] == complete.newest["local"][3:]
-    assert (shown.bwf_local, shown.recall_over_time_local) == (
-        complete.bwf_local,
-        complete.recall_over_time_local,
-    )
+    assert shown.bwf_local == complete.bwf_local
+    assert shown.recall_over_time_local == complete.recall_over_time_local
     behind = read_recall_matrix(first_domain=6, rows=2)
     assert (behind.tasks, behind.matrix_local, behind.domains) == ([], [[], []], 5)
 

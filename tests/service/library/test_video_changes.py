@@ -125,9 +125,8 @@ def test_condition_prevents_lost_updates(sqlite_task: str) -> None:
     with pytest.raises(PreconditionFailed):
         edit_video("a", VideoPatch(captions=["three"]), expected_tag=tag)
     assert get_video("a").captions == ["two"]
-    assert edit_video("a", VideoPatch(captions=["four"]), expected_tag=entity_tag(edited)).captions == [
-        "four"
-    ]
+    edited = edit_video("a", VideoPatch(captions=["four"]), expected_tag=entity_tag(edited))
+    assert edited.captions == ["four"]
     assert edit_video("a", patch, expected_tag="*").captions == ["two"]
 
 
@@ -219,10 +218,8 @@ def test_caller_has_one_vote_however_often_it_is_given(video: int) -> None:
 
 def test_concurrent_repetitions_are_one_entry(video: int) -> None:
     with ThreadPoolExecutor(4) as pool:
-        given = list(
-            pool.map(lambda number: _give("ada", "a dog", ("right", "wrong")[number % 2]), range(12))
-        )
-    assert len({entry.id for entry in given}) == 1
+        given = pool.map(lambda number: _give("ada", "a dog", ("right", "wrong")[number % 2]), range(12))
+        assert len({entry.id for entry in given}) == 1
     assert len(_feedback_of(video)) == 1
 
 
@@ -252,9 +249,7 @@ def test_feedback_is_listed_and_taken_back(video: int) -> None:
         take_back(other.id)
 
 
-def test_feedback_of_a_version_with_other_words_is_replaced_and_counted_with_the_new(
-    sqlite_video: int,
-) -> None:
+def test_feedback_of_a_version_with_other_words_is_replaced_and_counted(sqlite_video: int) -> None:
     _give("ada", "don't stop")
     _give("bob", "the dog")
     with session_scope(write=True) as session:
@@ -293,7 +288,9 @@ def test_text_that_cannot_be_searched_is_refused(sqlite_video: int, text: str) -
     assert refused.value.errors[0].field == "text"
 
 
-def test_number_of_entries_of_a_caller_is_limited(sqlite_video: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_votes_and_of_entries_of_a_caller_are_limited(
+    sqlite_video: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(request_limits, "MAX_FEEDBACK", 4)
     monkeypatch.setattr(request_limits, "MAX_FEEDBACK_ON_A_VIDEO", 3)
     for word in ("dog", "cat", "owl"):
@@ -305,12 +302,9 @@ def test_number_of_entries_of_a_caller_is_limited(sqlite_video: int, monkeypatch
     with pytest.raises(InvalidInput, match="4 times"):
         _give("ada", "cat", video="b")
     _give("bob", "fox")
-
-
-def test_votes_are_bounded(sqlite_video: int) -> None:
     for number in range(MAX_VOTES + 3):
-        _give(f"caller {number}", "a dog")
-    assert _feedback_of(sqlite_video) == [("a dog", MAX_VOTES)]
+        _give(f"caller {number}", "a lynx")
+    assert ("a lynx", MAX_VOTES) in _feedback_of(sqlite_video)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from index.files.manifest_format import Manifest
 from index.files.store_folder import StoreFolder
 from service.storage.library_backbone import default_method, library_backbone
 
+CLIP = "open_clip:ViT-B-32/openai"
+
 
 @pytest.mark.parametrize(
     ("description", "given", "backbone", "method"),
@@ -23,12 +25,7 @@ from service.storage.library_backbone import default_method, library_backbone
         ('{"backbone": "tiny"}', {}, "tiny", "strata"),
         # Methods on whole towers fit backbones with closed blocks.
         ('{"backbone": "transformers:vit+bert"}', {}, "transformers:vit+bert", "bmu_moco"),
-        (
-            '{"backbone": "tiny"}',
-            {"backbone": "open_clip:ViT-B-32/openai", "method": "ffa_tame"},
-            "open_clip:ViT-B-32/openai",
-            "ffa_tame",
-        ),
+        ('{"backbone": "tiny"}', {"backbone": CLIP, "method": "ffa_tame"}, CLIP, "ffa_tame"),
     ],
 )
 def test_settings_precede_the_library_and_the_defaults(

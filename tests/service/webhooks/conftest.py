@@ -93,11 +93,8 @@ def allowed(
     receiver: Receiver,
 ) -> Settings:
     """Settings that allow the receiver, on SQLite or the database of an indirect parameter."""
-    return settings_factory(
-        tmp_path,
-        getattr(request, "param", "sqlite"),
-        webhook_targets=f"private+{receiver.server.url}/",
-    )
+    targets = f"private+{receiver.server.url}/"
+    return settings_factory(tmp_path, getattr(request, "param", "sqlite"), webhook_targets=targets)
 
 
 @pytest.fixture

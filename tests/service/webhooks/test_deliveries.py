@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,22 +49,13 @@ def test_signature_is_that_of_the_specification(register: Register, receiver: Re
     assert payload["type"] == "task.ready"
     assert payload["data"] == {"task_id": "tsk_1", "name": "Küche <b>"}
     (row,) = stored()
-    assert (row.state, row.status, row.attempts, row.message_id) == (
-        "delivered",
-        204,
-        1,
-        headers["webhook-id"],
-    )
-    assert deliver_due() == 0
-
-
-def test_rolled_back_event_is_not_sent(register: Register, receiver: Receiver) -> None:
-    register()
+    assert (row.state, row.status, row.attempts) == ("delivered", 204, 1)
+    assert row.message_id == headers["webhook-id"]
     with session_scope(write=True) as session:
         emit(session, "task.ready", {})
         session.rollback()
     assert deliver_due() == 0
-    assert receiver.messages == []
+    assert len(receiver.messages) == 1, "an event that is rolled back is not sent"
 
 
 def test_event_goes_to_its_enabled_receivers_only(register: Register, receiver: Receiver) -> None:
@@ -85,11 +75,8 @@ def test_failed_attempt_is_repeated_later_with_the_same_id(register: Register, r
     emit_event()
     assert deliver_due() == 1
     (row,) = stored()
-    assert (row.state, row.status, row.answer) == (
-        "pending",
-        500,
-        "<script>alert(1)</script>\ufffd[31m\ufffd",
-    )
+    assert (row.state, row.status) == ("pending", 500)
+    assert row.answer == "<script>alert(1)</script>\ufffd[31m\ufffd"
     assert row.next_attempt_at is not None
     pause = (row.next_attempt_at - row.created_at).total_seconds()
     assert deliveries.RETRY_SECONDS[0] <= pause
@@ -246,12 +233,8 @@ def test_test_message_is_sent_once_at_once(register: Register, receiver: Receive
     endpoints.edit_webhook(webhook.id, WebhookPatch(enabled=False))
     receiver.answer = lambda request: send(request, 500, b"no")
     outcome = endpoints.send_test(webhook.id)
-    assert (outcome.event, outcome.state, outcome.status, outcome.answer) == (
-        "webhook.test",
-        "failed",
-        500,
-        "no",
-    )
+    assert (outcome.event, outcome.state) == ("webhook.test", "failed")
+    assert (outcome.status, outcome.answer) == (500, "no")
     ((headers, body),) = receiver.messages
     assert headers["webhook-signature"] == _signature(webhook, headers, body)
     assert deliver_due() == 0
@@ -289,18 +272,6 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     network = Network()
     monkeypatch.setattr(deliveries, "send_message", network.send)
     return network
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def catalog(
-    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
-) -> Settings:
-    return settings_factory(tmp_path, request.param)
-
-
-@pytest.fixture
-def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
-    return settings_factory(tmp_path)
 
 
 def register(host: str) -> str:

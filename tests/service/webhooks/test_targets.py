@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,36 +55,20 @@ def test_address_is_refused(plain: Settings, url: str) -> None:
     assert "secret" not in refused.value.detail
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1",
-        "localhost",
-        "[::1]",
-        "169.254.169.254",
-        "10.0.0.1",
-        "2130706433",
-        "0x7f000001",
-        "[::ffff:10.0.0.1]",
-    ],
-)
-def test_private_address_is_not_connected(plain: Settings, host: str) -> None:
-    answer = send_message(f"https://{host}/hook", {}, b"{}")
-    assert answer.status is None
-    assert answer.is_forbidden or "cannot be resolved" in answer.text
-    assert (
-        "not public" in answer.text or "cannot be resolved" in answer.text or "not an allowed" in answer.text
-    )
+def test_private_address_is_not_connected(plain: Settings) -> None:
+    names = ("127.0.0.1", "localhost", "[::1]", "169.254.169.254", "10.0.0.1")
+    for host in (*names, "2130706433", "0x7f000001", "[::ffff:10.0.0.1]"):
+        answer = send_message(f"https://{host}/hook", {}, b"{}")
+        assert answer.status is None
+        assert answer.is_forbidden or "cannot be resolved" in answer.text
+        assert re.search("not public|cannot be resolved|not an allowed", answer.text)
 
 
 def test_public_address_and_that_of_a_prefix_are_allowed_but_no_metadata_service(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
-    settings_factory(
-        tmp_path,
-        upgraded=False,
-        webhook_targets="private+https://10.0.0.1/,private+https://169.254.169.254/",
-    )
+    targets = "private+https://10.0.0.1/,private+https://169.254.169.254/"
+    settings_factory(tmp_path, upgraded=False, webhook_targets=targets)
     for allowed in ("10.0.0.1", "93.184.215.14", "[2606:4700::1111]"):
         check_url(f"https://{allowed}/hook")
     with pytest.raises(InvalidInput, match="not a public address"):
