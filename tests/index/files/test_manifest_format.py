@@ -103,9 +103,10 @@ def test_invalid_manifest_raises(store: ShardStore, text: str, problem: str) -> 
     "release",
     [
         ReleaseEntry("../../etc", 1, {"passwd": "0"}),
-        ReleaseEntry(content_id({"../../passwd": "0"}), 1, {"../../passwd": "0"}),
-        ReleaseEntry(content_id({"/etc/passwd": "0"}), 1, {"/etc/passwd": "0"}),
-        ReleaseEntry(content_id({"..": "0"}), 1, {"..": "0"}),
+        *(
+            ReleaseEntry(content_id({name: "0"}), 1, {name: "0"})
+            for name in ("../../passwd", "/etc/passwd", "..")
+        ),
     ],
 )
 def test_manifest_rejects_files_outside_its_folders(release: ReleaseEntry) -> None:

@@ -54,21 +54,13 @@ def _vectors(maps: AnalyticMapSet, texts: Texts) -> Floats:
     return maps(*texts, rows, positions).reshape(count, tasks, -1)
 
 
-def test_vectors_equal_those_of_each_map(texts: Texts) -> None:
-    maps = [_map(1), None, AnalyticQueryMap.neutral(LAYOUT), _map(2, np.float32), _map(3)]
-    vectors = _vectors(_set(maps), texts)
+@pytest.mark.parametrize("layout", [LAYOUT, VectorLayout(20, 0, 20, 1.0)], ids=["words", "semantic alone"])
+def test_vectors_equal_those_of_each_map(texts: Texts, layout: VectorLayout) -> None:
+    maps = [_map(1, layout=layout), None, AnalyticQueryMap.neutral(layout), _map(2, np.float32, layout)]
+    frozen, tokens = texts[0][:, : layout.dim], texts[1]
+    vectors = _vectors(_set(maps, layout), (frozen, tokens))
     for index, query_map in enumerate(maps):
-        expected = texts[0] if query_map is None else reference_vectors(query_map, *texts, LAYOUT)
-        np.testing.assert_allclose(vectors[:, index], expected, atol=1e-6)
-
-
-def test_backbone_without_reserved_coordinates(texts: Texts) -> None:
-    layout = VectorLayout(semantic=20, lexical=0, dim=20, semantic_weight=1.0)
-    maps = [_map(1, layout=layout), _map(2, layout=layout)]
-    short = texts[0][:, :20], texts[1]
-    vectors = _vectors(_set(maps, layout), short)
-    for index, query_map in enumerate(maps):
-        expected = reference_vectors(query_map, *short, layout)
+        expected = frozen if query_map is None else reference_vectors(query_map, frozen, tokens, layout)
         np.testing.assert_allclose(vectors[:, index], expected, atol=1e-6)
 
 

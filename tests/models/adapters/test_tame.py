@@ -16,9 +16,8 @@ WIDTH, LAYERS, EXPERTS, RANK = 8, 2, 4, 3
 def tame() -> Tame:
     """Random adapters with four tasks: one with a fixed expert, two that are routed, one without experts."""
     torch.manual_seed(1)
-    tame = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK, top_k=2, scale=1.5, dropout=0.1).requires_grad_(
-        False
-    )
+    tame = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK, top_k=2, scale=1.5, dropout=0.1)
+    tame.requires_grad_(False)
     for parameter in (tame.a, tame.b, tame.router, tame.noise):
         torch.nn.init.normal_(parameter)
     for expert in (0, ROUTED, ROUTED, NO_EXPERT):
@@ -41,9 +40,8 @@ def _reference_delta(
     result = torch.zeros_like(tokens)
     for position, token in enumerate(tokens):
         for expert, gate in gates.items():
-            result[position] += gate * (
-                tame.b[layer, projection, expert] @ (tame.a[layer, projection] @ token)
-            )
+            low = tame.a[layer, projection] @ token
+            result[position] += gate * (tame.b[layer, projection, expert] @ low)
     return tame.scale * result
 
 
@@ -56,13 +54,10 @@ def test_deltas_follow_equations_4_to_6(tame: Tame) -> None:
         output = condition.output_delta(layer, hidden, end)
         for task in range(4):
             for text in range(3):
-                for projection in range(3):
-                    expected = _reference_delta(
-                        tame, task, layer, projection, hidden[task, text], int(end[text])
-                    )
-                    torch.testing.assert_close(inputs[projection][task, text], expected, atol=1e-5, rtol=1e-4)
-                expected = _reference_delta(tame, task, layer, 3, hidden[task, text], int(end[text]))
-                torch.testing.assert_close(output[task, text], expected, atol=1e-5, rtol=1e-4)
+                for projection, deltas in enumerate((*inputs, output)):
+                    tokens, last = hidden[task, text], int(end[text])
+                    expected = _reference_delta(tame, task, layer, projection, tokens, last)
+                    torch.testing.assert_close(deltas[task, text], expected, atol=1e-5, rtol=1e-4)
 
 
 def test_candidates_in_one_forward_equal_single_forwards() -> None:

@@ -48,9 +48,7 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
             use()
     write_release(tmp_path, release)
     for read in (read_query_release, read_video_release):
-        with pytest.raises(
-            ReleaseError, match=f"release {tmp_path.name}: release kind 'hologram' is unknown"
-        ):
+        with pytest.raises(ReleaseError, match=f"release {tmp_path.name}: release kind 'hologram' is"):
             read(tmp_path)
 
 

@@ -57,11 +57,8 @@ def _attend(attention: Any, query: Tensor, source: list[Tensor]) -> Tensor:
         part = slice(head * size, (head + 1) * size)
         scores = [float((wq @ query + bq)[part] @ (wk @ s + bk)[part]) / math.sqrt(size) for s in source]
         total = sum(math.exp(score) for score in scores)
-        joined.append(
-            sum(
-                math.exp(score) / total * (wv @ s + bv)[part] for score, s in zip(scores, source, strict=True)
-            )
-        )
+        weights = [math.exp(score) / total for score in scores]
+        joined.append(sum(w * (wv @ s + bv)[part] for w, s in zip(weights, source, strict=True)))
     return attention.out_proj(torch.cat(joined))  # type: ignore[arg-type]
 
 

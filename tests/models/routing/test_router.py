@@ -94,10 +94,8 @@ def test_can_reach_score_keeps_every_task_with_a_sufficient_video() -> None:
         assert can_reach[(cosines[text] + bonuses[text]).max() >= bars].all()
         assert not can_reach[bonuses[text] + COSINE_LIMIT < bars].any()
     assert can_reach_score(bonuses, -np.inf).all()
-    assert can_reach_score(np.array([[-0.5, -2.0], [0.0, -0.2]]), np.array([[0.4], [0.9]])).tolist() == [
-        [True, False],
-        [True, False],
-    ]
+    bounds, lowest = np.array([[-0.5, -2.0], [0.0, -0.2]]), np.array([[0.4], [0.9]])
+    assert can_reach_score(bounds, lowest).tolist() == [[True, False]] * 2
 
 
 PROFILES = np.array(
@@ -114,11 +112,7 @@ def test_summary_of_words_and_caption_evidence(captions: np.ndarray | None) -> N
     np.testing.assert_allclose(coverage, [2 / 3, 0, 1 / 3])
     summary = summarize_evidence(words, captions, coverage, router.has_captions(positions), 3)
     total = [2.0, 1.0] if captions is None else [0.0, 0.0]
-    total = [
-        total[0],
-        max(total),
-        total[1],
-    ]  # the task without captions has the evidence of the likeliest other task
+    total.insert(1, max(total))  # the task without captions has the evidence of the likeliest other one
     assert summary.familiarity == pytest.approx(max(total) / 3)
     assert summary.log_weight == pytest.approx(max(total) - np.log(np.exp(total).sum()), abs=1e-6)
     assert summary.words == pytest.approx(2.0 / 3)

@@ -31,18 +31,14 @@ def test_fit_finds_the_weight_of_the_encoder(weight: float) -> None:
     assert fitted.neutral == pytest.approx(np.mean([row.mean() for row in others]))
 
 
-def test_few_captions_hardly_change_the_default() -> None:
+def test_few_captions_hardly_change_the_default_and_none_fit_nothing() -> None:
     fitted = fit_visual_score([0.9], [np.array([0.0])])
     assert fitted is not None
     assert fitted.weight / DEFAULT_VISUAL_SCORE.weight == pytest.approx(1.0, abs=0.05)
     clear = fit_visual_score([0.6] * 20, [np.array([0.4])] * 20)
     assert clear is not None
     assert clear.weight / DEFAULT_VISUAL_SCORE.weight == pytest.approx(1.44, abs=0.1)
-
-
-def test_nothing_is_fitted_without_other_videos() -> None:
-    assert fit_visual_score([], []) is None
-    assert fit_visual_score([0.5], [np.empty(0)]) is None
+    assert fit_visual_score([], []) is fit_visual_score([0.5], [np.empty(0)]) is None
 
 
 def test_encoders_with_other_scales_get_equal_scores() -> None:

