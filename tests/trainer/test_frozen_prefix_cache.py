@@ -118,20 +118,20 @@ def test_cached_tokens_give_the_loss_and_gradients_of_frames(
         gate.data.fill_(0.3)
     texts = [clip.captions[0] for clip in task.clips]
     parameters = [p for group in method.parameter_groups() for p in group["params"]]
-    found = []
+    results = []
     with mixed_precision(enabled=mixed), open_video_loader(method, None) as load:
         list(load.load([task.clips]))  # fills the cache, which is read below
         for videos in (load_frames(task.clips), *load.load([task.clips])):
             runs.clear()
             loss = method.loss(videos, texts, None)
-            found.append([loss, *torch.autograd.grad(loss, parameters)])
+            results.append([loss, *torch.autograd.grad(loss, parameters)])
     assert [runs[block] for block in range(DEPTH)] == [0] * (DEPTH - layers) + [VIDEOS] * layers
-    assert any(gradient.abs().max() > 0 for gradient in found[0][1:])
+    assert any(gradient.abs().max() > 0 for gradient in results[0][1:])
     # Some gradients consist of rounding errors: that of a key bias is zero in exact arithmetic, since softmax ignores
     # a constant, and that of a gate is a sum whose terms cancel. Such errors scale with the largest gradient.
     relative, rounding = (0.1, 1e-2) if mixed else (1e-4, 1e-6)
-    largest = max(float(gradient.abs().max()) for gradient in found[0][1:])
-    for expected, gradient in zip(*found, strict=True):
+    largest = max(float(gradient.abs().max()) for gradient in results[0][1:])
+    for expected, gradient in zip(*results, strict=True):
         tolerance = relative * float(expected.detach().abs().max()) + rounding * largest
         torch.testing.assert_close(gradient, expected, rtol=0, atol=tolerance)
 
@@ -167,8 +167,8 @@ def _fail_with_full_disk(*given: Any) -> int:
     ("call", "fails"),
     [
         ("pwrite", _fail_with_full_disk),
-        ("pwrite", lambda file, data, place: len(bytes(data)) // 2),
-        ("preadv", lambda file, buffers, place: buffers[0].nbytes - 1),
+        ("pwrite", lambda file, data, offset: len(bytes(data)) // 2),
+        ("preadv", lambda file, buffers, offset: buffers[0].nbytes - 1),
     ],
     ids=["full", "cut short", "damaged"],
 )

@@ -89,14 +89,16 @@ def test_fold_is_searched_and_measured_by_the_state_before_the_last_epoch(
     assert method is not None
     assert method.before_last_epoch is not None
     assert learner.release is not None
-    found = cross_fit(method, task, encoder, learner.pinned)
-    assert [caption.video for caption in found] == [1, 1, 4]
+    searched = cross_fit(method, task, encoder, learner.pinned)
+    assert [caption.video for caption in searched] == [1, 1, 4]
     fold = add_fold(learner.release, method, task, encoder, learner.pinned).fold
     assert fold is not None
     assert fold.videos.tolist() == [1, 4]
     vectors = method.before_last_epoch.encode_videos(load_frames(task.clips)).numpy()
     np.testing.assert_allclose(fold.video_vectors(fold.ids), vectors[fold.ids], atol=2e-3)
-    captions = {caption.video: caption for caption in found if caption.text in ("a square vanishes", "a dog")}
+    captions = {
+        caption.video: caption for caption in searched if caption.text in ("a square vanishes", "a dog")
+    }
     for video, query in zip(fold.videos.tolist(), fold.query_vectors(fold.videos), strict=True):
         assert captions[video].score == pytest.approx(float(query @ vectors[video]), abs=5e-3)
 
@@ -119,13 +121,10 @@ def test_interrupted_training_ends_with_the_same_states(
             assert torch.equal(tensor, _weights(other)[name]), name
 
 
-def test_without_the_option_there_is_no_earlier_state(backbone: Backbone, tmp_path: Path) -> None:
+def test_option_needs_an_earlier_epoch(backbone: Backbone, tmp_path: Path) -> None:
     method = create_method("finetune", backbone, epochs=2, batch_size=2)
     learn_task(method, write_task(tmp_path, "day", CAPTIONS))
-    assert method.before_last_epoch is None
-
-
-def test_one_epoch_is_refused(backbone: Backbone) -> None:
+    assert method.before_last_epoch is None, "without the option"
     with pytest.raises(MethodError, match="at least 2 epochs"):
         create_method("finetune", backbone, epochs=1, last_epoch="all")
 
@@ -136,7 +135,5 @@ def test_fold_that_no_method_learned_is_measured_by_the_release(backbone: Backbo
     learner.learn([task])
     assert learner.method is not None
     assert learner.release is not None
-    assert (
-        add_fold(learner.release, learner.method, task, learner.query_encoder(), learner.pinned)
-        is learner.release
-    )
+    encoder = learner.query_encoder()
+    assert add_fold(learner.release, learner.method, task, encoder, learner.pinned) is learner.release

@@ -110,13 +110,14 @@ class _Shard:
 def test_stored_vectors_are_sampled_from_the_given_ids_only() -> None:
     shards = [_Shard(), _Shard(), _Shard()]
     ids = [np.array([3, 5, 8]), np.array([], np.int64), np.array([100, 7])]
+    assert StoredVectors().sample(4, np.random.default_rng(0)) is None
     memory = StoredVectors(list(zip(shards, ids, strict=True)))
     assert len(memory) == 5
     everything = memory.sample(50, np.random.default_rng(0))
     assert everything is not None
     assert sorted(everything[:, 0].tolist()) == [3, 5, 7, 8, 100]
-    for shard, own in zip(shards, ids, strict=True):
-        assert sorted(shard.read) == sorted(own.tolist())
+    for shard, expected in zip(shards, ids, strict=True):
+        assert sorted(shard.read) == sorted(expected.tolist())
     drawn = [memory.sample(2, np.random.default_rng(seed)) for seed in (1, 1)]
     assert drawn[0] is not None
     assert drawn[0].shape == (2, 2)
@@ -124,10 +125,6 @@ def test_stored_vectors_are_sampled_from_the_given_ids_only() -> None:
     seen = Counter(int(v) for s in range(300) for v in memory.sample(2, np.random.default_rng(s))[:, 0])
     assert set(seen) == {3, 5, 7, 8, 100}
     assert min(seen.values()) > 60  # each is expected 120 times
-
-
-def test_sample_without_earlier_tasks_is_none() -> None:
-    assert StoredVectors().sample(4, np.random.default_rng(0)) is None
 
 
 def test_observed_videos_are_a_sample_of_bounded_size() -> None:

@@ -55,9 +55,6 @@ class Shift(Method):
     def after_step(self) -> None:
         self.steps += 1
 
-    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        pass
-
     def parameter_groups(self) -> list[dict[str, Any]]:
         return [{"params": [self.shift], "lr": self.rate, "weight_decay": 0.1}]
 
@@ -99,9 +96,13 @@ def test_interrupted_run_ends_with_the_same_bits(
     first = _shift(backbone)
     with pytest.raises(InterruptedTraining):
         fit(first, task, checkpoints=checkpoints, report=interrupt_at(step))
-    torch.rand(17)  # other use of random numbers in the process
+    assert not first.training
+    torch.manual_seed(5)  # other use of random numbers in the process
+    expected = torch.rand(3)
+    torch.manual_seed(5)
     second = _shift(backbone)
     assert fit(second, task, checkpoints=checkpoints) == losses
+    assert torch.equal(torch.rand(3), expected), "the global generator is restored"
     assert torch.equal(second.shift, uninterrupted.shift)
     assert second.steps == uninterrupted.steps == 12
     assert not torch.equal(first.shift, uninterrupted.shift)
@@ -115,14 +116,6 @@ def test_gradient_checkpointing_learns_the_same_bits(backbone: Backbone, task: T
         learn_task(method, task)
         learned.append(method.state_dict())
     assert all(learned[0][name].equal(learned[1][name]) for name in learned[0])
-
-
-def test_global_random_state_is_restored(backbone: Backbone, task: TaskData) -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    fit(_shift(backbone), task)
-    assert torch.equal(torch.rand(3), expected)
 
 
 def test_run_depends_on_seed_and_number_of_learned_tasks(backbone: Backbone, task: TaskData) -> None:
@@ -253,13 +246,6 @@ def test_gradients_are_clipped_over_optimized_parameters_only(backbone: Backbone
     assert norms == pytest.approx([1.0] * 3, abs=1e-4)
 
 
-def test_training_mode_is_switched_off_after_an_error(backbone: Backbone, task: TaskData) -> None:
-    method = _shift(backbone)
-    with pytest.raises(InterruptedTraining):
-        fit(method, task, report=interrupt_at(1))
-    assert not method.training
-
-
 def test_schedules() -> None:
     """A half-cosine follows the warm-up; steps train later epochs at a tenth of the rate."""
     plain = [learning_rate_factor(step, 10) for step in range(10)]
@@ -278,7 +264,7 @@ def test_schedules() -> None:
 def test_task_without_captions_is_recorded_but_not_trained(
     backbone: Backbone, random_task: Callable[..., TaskData]
 ) -> None:
-    task = random_task("silent", [[], []])
+    task = random_task("bare", [[], []])
     method = _shift(backbone)
     assert learn_task(method, task) == []
     assert not method.trained

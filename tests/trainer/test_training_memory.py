@@ -45,7 +45,7 @@ def _needed(backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch)
         learn_task(_method(backbone), task)
         _limit(patch, plans[0].needed - 1)
         learn_task(_method(backbone), task)
-    assert [found.micro_batch for found in plans] == [None, None]
+    assert [each.micro_batch for each in plans] == [None, None]
     assert plans[1].needed < plans[0].needed
     return plans[1].needed
 

@@ -120,7 +120,7 @@ def test_method_that_draws_noise_is_refused_by_name(backbone: Backbone, task: Ta
 def test_task_without_captions_starts_no_process(
     backbone: Backbone, random_task: Callable[..., TaskData]
 ) -> None:
-    silent = random_task("silent", [[], []])
-    with training_group(start_method("strata", backbone, {}, None), None, silent, 2) as group:
+    task = random_task("bare", [[], []])
+    with training_group(start_method("strata", backbone, {}, None), None, task, 2) as group:
         assert group is ALONE
         assert not multiprocessing.active_children()

@@ -69,14 +69,14 @@ def test_shared_encoder_is_read_and_run_once(backbone: Backbone) -> None:
     assert makers.read == []
     assert encoder.cached_bytes == 0
     before = backbone.compute_fingerprint()
-    found = encoder.encode(random_frames(9, 1), ["two", "more"])
+    encoded = encoder.encode(random_frames(9, 1), ["two", "more"])
     assert makers.read == ["two"], "the last task shares the encoder of the one before"
-    np.testing.assert_array_equal(found[:, 0], found[:, 1])
+    np.testing.assert_array_equal(encoded[:, 0], encoded[:, 1])
     tasks = ["more", "zero", "one", "two", "one"]
-    found = encoder.encode(random_frames(9), tasks)
+    encoded = encoder.encode(random_frames(9), tasks)
     assert makers.read == ["two", "zero", "one"]
-    for place, task in enumerate(tasks):
-        np.testing.assert_array_equal(found[:, place], vectors[task])
+    for column, task in enumerate(tasks):
+        np.testing.assert_array_equal(encoded[:, column], vectors[task])
     assert encoder.encode(random_frames(9, 1), []).shape == (1, 0, backbone.dim)
     assert backbone.compute_fingerprint() == before, "the backbone is unchanged"
 
@@ -87,28 +87,24 @@ def test_recently_used_encoders_are_kept_within_the_limit(backbone: Backbone) ->
     encoder = _encoder(backbone, state, makers, cache_bytes=one + 1)
     makers.read.clear()
     for task in ("one", "two", "two", "one"):
-        found = encoder.encode(random_frames(9), [task])
-        np.testing.assert_array_equal(found[:, 0], vectors[task])
+        encoded = encoder.encode(random_frames(9), [task])
+        np.testing.assert_array_equal(encoded[:, 0], vectors[task])
         assert encoder.cached_bytes <= one
     assert makers.read == ["one", "two", "one"]
 
 
 def test_encoder_with_another_fingerprint_is_refused(backbone: Backbone) -> None:
     state, makers, _ = _library("strata", backbone)
-    with pytest.raises(ReleaseError, match="lacks the video encoder that embedded it"):
-        _encoder(backbone, state, {"two": makers["one"]}).encode(random_frames(9), ["two"])
-    with pytest.raises(ReleaseError, match="lacks"):
-        _encoder(backbone, state, {"two": select_query_tensors(makers["two"])}).encode(
-            random_frames(9), ["two"]
-        )
-    with pytest.raises(ReleaseError, match="is missing"):
-        _encoder(backbone, state, {}).encode(random_frames(9), ["two"])
-    with pytest.raises(ReleaseError, match="has not learned three"):
-        _encoder(backbone, state, makers).encode(random_frames(9), ["three"])
-    broken = makers["two"]
-    broken = replace(broken, config={**broken.config, "image_rank": 3})
-    with pytest.raises(ReleaseError, match="does not fit"):
-        _encoder(backbone, state, {"two": broken}).encode(random_frames(9), ["two"])
+    broken = replace(makers["two"], config={**makers["two"].config, "image_rank": 3})
+    for releases, task, message in (
+        ({"two": makers["one"]}, "two", "lacks the video encoder that embedded it"),
+        ({"two": select_query_tensors(makers["two"])}, "two", "lacks"),
+        ({}, "two", "is missing"),
+        (makers, "three", "has not learned three"),
+        ({"two": broken}, "two", "does not fit"),
+    ):
+        with pytest.raises(ReleaseError, match=message):
+            _encoder(backbone, state, releases).encode(random_frames(9), [task])
 
 
 def test_frames_of_another_shape_are_refused(backbone: Backbone) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, calibrate_appended
+from trainer.video_embedding import MemoryShard
 
 VOCABULARY = 50
 START, END = 48, 49
@@ -34,17 +34,17 @@ class DigitEncoder:
 
 def calibrate(learned: Sequence[str], appended: Sequence[tuple[int, str]], videos: int = 8) -> Any:
     ids = np.arange(videos, dtype=np.int64)
-    shard = SimpleNamespace(ids=ids, vectors=lambda wanted: np.eye(VOCABULARY, dtype=np.float32)[wanted])
+    shard = MemoryShard(ids, np.eye(VOCABULARY, dtype=np.float32)[:videos])
     encoder: Any = DigitEncoder()
     return calibrate_appended(encoder, "day", shard, ids, learned, appended, vocabulary=VOCABULARY)
 
 
 def test_profile_contains_all_captions() -> None:
-    found = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
+    calibration = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
     counts = np.zeros(VOCABULARY)
     counts[[1, 2, 3, 4]] = 3, 1, 1, 1
     expected = np.log1p(VOCABULARY * counts / 6)
-    assert found.profile == pytest.approx(expected, rel=1e-3)  # in the precision of a release
+    assert calibration.profile == pytest.approx(expected, rel=1e-3)  # in the precision of a release
 
 
 def test_evidence_of_a_caption_is_that_without_it() -> None:
@@ -54,7 +54,7 @@ def test_evidence_of_a_caption_is_that_without_it() -> None:
         others = appended[:number] + appended[number + 1 :]
         profile = calibrate(["1 9"], others).profile
         words = [int(token) for token in text.split()]
-        caption = next(found for found in calibrate(["1 9"], appended).captions if found.video == video)
+        caption = next(each for each in calibrate(["1 9"], appended).captions if each.video == video)
         assert caption.words == pytest.approx(profile[words].sum(), rel=1e-5)
         assert caption.coverage == pytest.approx((profile[words] > 0).mean())
 

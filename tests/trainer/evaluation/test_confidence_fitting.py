@@ -1,4 +1,4 @@
-"""Confidence fitting against slow references, and on libraries with known results."""
+"""Confidence fitting against slow references, and on libraries with library results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.releases.release_state import CalibrationCaption
-from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
+from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES, AnswerModel
 from tests.word_routing import WordRouting
 from trainer.evaluation.calibration_searches import (
     CalibrationTask,
@@ -51,10 +51,9 @@ class NumberEncoder(WordRouting):
         return np.stack([self.vector(text, tasks[0]) for text in texts])[:, None]
 
     def vector(self, text: str, task: str) -> np.ndarray:
-        own, number = map(int, text.split())
-        rng = np.random.default_rng([own, number])
-        vector = rng.normal(size=DIM)
-        vector += self.noise * np.random.default_rng([own, number, int(task), 1]).normal(size=DIM)
+        of_text, number = map(int, text.split())
+        vector = np.random.default_rng([of_text, number]).normal(size=DIM)
+        vector += self.noise * np.random.default_rng([of_text, number, int(task), 1]).normal(size=DIM)
         return (vector / np.linalg.norm(vector)).astype(np.float32)
 
 
@@ -65,15 +64,14 @@ def _library(
     each task.
     """
     clean = NumberEncoder()
-    known = []
+    library = []
     for task in range(tasks):
         ids = np.arange(100 * task, 100 * task + videos)
         vectors = np.stack([clean.vector(f"{task} {number}", str(task)) for number in range(videos)])
         texts = tuple((100 * task + number, f"{task} {number}") for number in range(captions))
-        known.append(
-            CalibrationTask(str(task), MemoryShard(ids, vectors), ids[:-4], texts)
-        )  # the last four videos are held out
-    return known
+        # The last four videos are held out.
+        library.append(CalibrationTask(str(task), MemoryShard(ids, vectors), ids[:-4], texts))
+    return library
 
 
 def _profiles(tasks: int) -> np.ndarray:
@@ -84,47 +82,46 @@ def _profiles(tasks: int) -> np.ndarray:
     return profiles
 
 
-@pytest.mark.parametrize("silent", [None, 1], ids=["all have captions", "one has none"])
-def test_captions_are_searched_with_and_without_their_video_and_task(silent: int | None) -> None:
+@pytest.mark.parametrize("bare", [None, 1], ids=["all have captions", "one has none"])
+def test_captions_are_searched_with_and_without_their_video_and_task(bare: int | None) -> None:
     encoder = NumberEncoder(noise=0.4)
-    known, profiles = _library(encoder), _profiles(3)
-    if silent is not None:
-        known[silent] = replace(known[silent], captions=())
-        profiles[silent] = 0
-    answers = iter(list(label_results(encoder, known, profiles, prior=PRIOR)))
+    library, profiles = _library(encoder), _profiles(3)
+    if bare is not None:
+        library[bare] = replace(library[bare], captions=())
+        profiles[bare] = 0
+    answers = iter(list(label_results(encoder, library, profiles, prior=PRIOR)))
     number = 0
-    for own, task in enumerate(known):
+    for row, task in enumerate(library):
         for video, text in task.captions:
             words = encoder.token_presence([text])[0]
-            for left_out, without in ((None, None), (None, video), (own, None)):
-                nats = {t: float(words @ profiles[t]) for t in range(3) if t not in (left_out, silent)}
-                if silent is not None:  # it has the evidence of the likeliest searched task
-                    nats[silent] = max(nats.values())
-                total = np.log(sum(np.exp(list(nats.values()))))
-                found = [
+            for left_out, without in ((None, None), (None, video), (row, None)):
+                log_odds = {t: float(words @ profiles[t]) for t in range(3) if t not in (left_out, bare)}
+                if bare is not None:  # it has the evidence of the likeliest searched task
+                    log_odds[bare] = max(log_odds.values())
+                total = np.log(sum(np.exp(list(log_odds.values()))))
+                cosines = [
                     (float(encoder.vector(text, other.task) @ other.shard.vectors(np.array([i]))[0]), t, i)
-                    for t, other in enumerate(known)
-                    if t in nats
+                    for t, other in enumerate(library)
+                    if t in log_odds
                     for i in other.ids.tolist()
                     if i != without
                 ]
-                best = sorted(((c + PRIOR * (nats[t] - total), i) for c, t, i in found), reverse=True)[
-                    :CONFIDENCE_DEPTH
-                ]
+                scores = ((cosine + PRIOR * (log_odds[t] - total), i) for cosine, t, i in cosines)
+                best = sorted(scores, reverse=True)[:CONFIDENCE_DEPTH]
                 answer = next(answers)
                 assert (answer.caption, answer.present) == (number, left_out is None and without is None)
                 np.testing.assert_allclose(answer.features[:, 0], [score for score, _ in best], atol=1e-6)
                 np.testing.assert_array_equal(answer.relevant, [i == video for _, i in best])
-                np.testing.assert_allclose(answer.features[:, 4], max(nats.values()) / 2, atol=1e-6)
-                np.testing.assert_allclose(answer.features[:, 5], max(nats.values()) - total, atol=1e-6)
+                np.testing.assert_allclose(answer.features[:, 4], max(log_odds.values()) / 2, atol=1e-6)
+                np.testing.assert_allclose(answer.features[:, 5], max(log_odds.values()) - total, atol=1e-6)
             number += 1
     assert next(answers, None) is None
 
 
 def test_held_out_videos_are_excluded() -> None:
     encoder = NumberEncoder(noise=0.4)
-    known = _library(encoder)
-    held_out = {int(i) for task in known for i in np.setdiff1d(task.shard.ids, task.ids)}
+    library = _library(encoder)
+    held_out = {int(i) for task in library for i in np.setdiff1d(task.shard.ids, task.ids)}
     assert len(held_out) == 12
 
     class Watched(MemoryShard):
@@ -133,23 +130,18 @@ def test_held_out_videos_are_excluded() -> None:
             return super().vectors(ids)
 
     watched = [
-        CalibrationTask(
-            task.task, Watched(task.shard.ids, task.shard.vectors(task.shard.ids)), task.ids, task.captions
-        )
-        for task in known
+        replace(task, shard=Watched(task.shard.ids, task.shard.vectors(task.shard.ids))) for task in library
     ]
     reports: list[int] = []
-    fitted = fit_confidence(
-        encoder,
-        watched,
-        _profiles(3),
-        prior=PRIOR,
-        report_alive=lambda: reports.append(len(encoder.encoded_texts)),
-    )
+
+    def report() -> None:
+        reports.append(len(encoder.encoded_texts))
+
+    fitted = fit_confidence(encoder, watched, _profiles(3), prior=PRIOR, report_alive=report)
     assert fitted is not None
     assert reports == sorted(set(reports)), "progress is reported between two tasks"
     assert len(reports) == 3
-    assert set(encoder.encoded_texts) == {text for task in known for _, text in task.captions}
+    assert set(encoder.encoded_texts) == {text for task in library for _, text in task.captions}
 
 
 def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
@@ -166,14 +158,14 @@ def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
 
 def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -> None:
     encoder = NumberEncoder(noise=0.5)
-    known, profiles = _library(encoder, captions=20), _profiles(3)
-    calibrated = fit_confidence(encoder, known, profiles, prior=PRIOR)
+    library, profiles = _library(encoder, captions=20), _profiles(3)
+    calibrated = fit_confidence(encoder, library, profiles, prior=PRIOR)
     assert calibrated is not None
     assert calibrated.captions == 60
     assert min(calibrated.weights[:RESULT_FEATURES]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     confidences, right = [], []
-    for results in label_results(encoder, known, profiles, prior=PRIOR):
+    for results in label_results(encoder, library, profiles, prior=PRIOR):
         odds = results.features @ np.array(calibrated.weights) + calibrated.bias
         sure[results.present].append(1 / (1 + np.exp(-odds[0])))
         if results.present:
@@ -186,25 +178,24 @@ def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -
 
 def test_unrelated_texts_are_searched_once_in_the_whole_library() -> None:
     encoder = NumberEncoder(noise=0.4)
-    known = _library(encoder, captions=2)
-    searches = list(label_results(encoder, known, _profiles(3), prior=PRIOR, unrelated=["0 77", "2 78"]))
+    library = _library(encoder, captions=2)
+    searches = list(label_results(encoder, library, _profiles(3), prior=PRIOR, unrelated=["0 77", "2 78"]))
     assert [search.searched for search in searches[:3]] == ["all", "without video", "without task"]
     assert [search.searched for search in searches[18:]] == ["unrelated"] * 2
     assert not any(search.relevant.any() for search in searches[18:])
-    distances = [search.distance for search in searches]
-    for search, distance in zip(searches, distances, strict=True):
+    for search in searches:
         if search.searched != "all":
-            assert np.isnan(distance)
+            assert np.isnan(search.distance)
         elif search.relevant.any():
             rank = int(search.relevant.argmax())
-            assert distance == pytest.approx(search.features[0, 0] - search.features[rank, 0])
+            assert search.distance == pytest.approx(search.features[0, 0] - search.features[rank, 0])
         else:
-            assert distance >= search.features[0, 0] - search.features[-1, 0]
+            assert search.distance >= search.features[0, 0] - search.features[-1, 0]
 
 
 def test_training_captions_have_their_stored_results_in_their_own_task() -> None:
     encoder = NumberEncoder(noise=0.4)
-    known, profiles = _library(encoder, captions=0), _profiles(3)
+    library, profiles = _library(encoder, captions=0), _profiles(3)
     stored = CalibrationCaption(
         "1",
         105,
@@ -219,39 +210,41 @@ def test_training_captions_have_their_stored_results_in_their_own_task() -> None
     deleted = replace(stored, video=999)
     unknown = replace(stored, task="7")
     fitted = [stored, deleted, unknown]
-    remaining = remaining_captions(known, fitted)
-    whole, without, elsewhere = label_results(encoder, known, profiles, prior=PRIOR, fitted=remaining)
-    nats = encoder.token_presence(["1 5"])[0] @ profiles.T
-    nats[1] = 1.25
-    lifts = PRIOR * (nats - np.log(np.exp(nats).sum()))
+    remaining = remaining_captions(library, fitted)
+    whole, without, elsewhere = label_results(encoder, library, profiles, prior=PRIOR, fitted=remaining)
+    log_odds = encoder.token_presence(["1 5"])[0] @ profiles.T
+    log_odds[1] = 1.25
+    bonuses = PRIOR * (log_odds - np.log(np.exp(log_odds).sum()))
     videos = {
-        video: float(encoder.vector("1 5", task.task) @ task.shard.vectors(np.array([video]))[0]) + lift
-        for task, lift in zip(known, lifts, strict=True)
+        video: float(encoder.vector("1 5", task.task) @ task.shard.vectors(np.array([video]))[0]) + bonus
+        for task, bonus in zip(library, bonuses, strict=True)
         if task.task != "1"
         for video in task.ids.tolist()
     }
-    videos |= {103: 0.9 + lifts[1], 105: 0.2 + lifts[1]}  # the other stored result was deleted
+    videos |= {103: 0.9 + bonuses[1], 105: 0.2 + bonuses[1]}  # the other stored result was deleted
     best = sorted(videos.values(), reverse=True)[:CONFIDENCE_DEPTH]
     np.testing.assert_allclose(whole.features[:, 0], best, atol=1e-6)
     assert whole.distance == pytest.approx(max(0, best[0] - videos[105]), abs=1e-6)
     assert (without.searched, elsewhere.searched) == ("without video", "without task")
 
 
+def _probabilities(answer: AnswerModel, searches: Sequence[LabeledResults], searched: str) -> np.ndarray:
+    features = np.array([search.answer for search in searches if search.searched == searched])
+    return np.asarray(1 / (1 + np.exp(-(features @ np.array(answer.weights) + answer.bias))))
+
+
 def test_answer_model_tells_texts_with_a_video_from_others() -> None:
     encoder = NumberEncoder(noise=1.0)
-    known, profiles = _library(encoder, captions=20), _profiles(3)
-    searches = list(label_results(encoder, known, profiles, prior=PRIOR))
+    library, profiles = _library(encoder, captions=20), _profiles(3)
+    searches = list(label_results(encoder, library, profiles, prior=PRIOR))
     answer = fit_answer(searches)
     assert answer is not None
     assert min(answer.weights) >= 0
 
-    def probability(search: LabeledResults) -> float:
-        return float(1 / (1 + np.exp(-(search.answer @ np.array(answer.weights) + answer.bias))))
-
-    has_video = [probability(search) for search in searches if search.searched == "all"]
-    without_task = [probability(search) for search in searches if search.searched == "without task"]
+    has_video = _probabilities(answer, searches, "all")
+    without_task = _probabilities(answer, searches, "without task")
     assert np.mean(has_video) > np.mean(without_task) + 0.3
-    assert np.mean(np.array(has_video) >= answer.threshold) >= 0.9
+    assert np.mean(has_video >= answer.threshold) >= 0.9
     assert answer.threshold <= 0.5
     distances = [search.distance for search in searches if search.present]
     assert 0.9 <= np.mean(np.array(distances) <= answer.reach) <= 0.95
@@ -261,27 +254,22 @@ def test_answer_model_tells_texts_with_a_video_from_others() -> None:
 def test_almost_all_unrelated_texts_are_refused_although_described_ones_are_then_too() -> None:
     """Unrelated texts look like the described ones, as in libraries with one-word captions."""
     encoder = NumberEncoder(noise=1.0)
-    known, profiles = _library(encoder, captions=20), _profiles(3)
-    others = [text for task in known for _, text in task.captions][::2]
-    searches = list(label_results(encoder, known, profiles, prior=PRIOR, unrelated=others))
+    library, profiles = _library(encoder, captions=20), _profiles(3)
+    others = [text for task in library for _, text in task.captions][::2]
+    searches = list(label_results(encoder, library, profiles, prior=PRIOR, unrelated=others))
     answer = fit_answer(searches)
     assert answer is not None
-    refused = [
-        float(1 / (1 + np.exp(-(search.answer @ np.array(answer.weights) + answer.bias)))) < answer.threshold
-        for search in searches
-        if search.searched == "unrelated"
-    ]
-    assert np.mean(refused) >= 0.9
+    assert np.mean(_probabilities(answer, searches, "unrelated") < answer.threshold) >= 0.9
 
 
 def test_answer_model_needs_texts_without_a_video() -> None:
     encoder = NumberEncoder(noise=0.3)
-    known, profiles = _library(encoder, tasks=1, captions=25), _profiles(1)
-    alone = fit_confidence(encoder, known, profiles, prior=PRIOR)
+    library, profiles = _library(encoder, tasks=1, captions=25), _profiles(1)
+    alone = fit_confidence(encoder, library, profiles, prior=PRIOR)
     assert alone is not None
     assert alone.answer is None
     others = [f"2 {number}" for number in range(20)]
-    fitted = fit_confidence(encoder, known, profiles, prior=PRIOR, unrelated=others)
+    fitted = fit_confidence(encoder, library, profiles, prior=PRIOR, unrelated=others)
     assert fitted is not None
     assert fitted.answer is not None
     assert fitted.weights == pytest.approx(alone.weights, rel=1e-5)
@@ -296,8 +284,8 @@ def test_unrelated_texts_are_distinct_and_repeatable() -> None:
 def test_no_model_is_fitted_to_few_captions() -> None:
     encoder = NumberEncoder()
     for captions, enough in ((2, False), (3, True)):
-        known = _library(encoder, captions=captions)
-        fitted = fit_confidence(encoder, known, _profiles(3), prior=PRIOR)
+        library = _library(encoder, captions=captions)
+        fitted = fit_confidence(encoder, library, _profiles(3), prior=PRIOR)
         assert (fitted is not None) == enough
     assert fit_confidence(encoder, [], np.empty((0, WORDS)), prior=PRIOR) is None
 

@@ -59,21 +59,17 @@ def test_results_equal_those_of_learning_without_the_video(backbone: Backbone, t
     first, learner = _learner(backbone, tasks[:1]), _learner(backbone, tasks)
     method: Any = learner.method
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    found = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned)
+    captions = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned)
     assert all(np.array_equal(before[name], tensor) for name, tensor in method.state_dict().items())
     train = tasks[1].train
-    assert sorted((c.video, c.text) for c in found) == sorted(
+    assert sorted((c.video, c.text) for c in captions) == sorted(
         (c.vector_id, t) for c in train for t in c.captions
     )
-    for caption in found:  # every fold has one video, since there are fewer than five
-        without = TaskData(
-            "night",
-            "night",
-            tuple(
-                replace(clip, split=None) if clip.vector_id == caption.video else clip
-                for clip in tasks[1].clips
-            ),
+    for caption in captions:  # every fold has one video, since there are fewer than five
+        clips = (
+            replace(clip, split=None) if clip.vector_id == caption.video else clip for clip in tasks[1].clips
         )
+        without = TaskData("night", "night", tuple(clips))
         other = create_method("analytic", backbone, first.release, **SETTINGS)
         learn_task(other, without)
         gallery = [clip for clip in without.clips if clip.split != "test"]
@@ -98,9 +94,9 @@ def test_deleted_videos_are_not_read(backbone: Backbone, tasks: list[TaskData]) 
     gone = tasks[1].clips[2]
     gone.frames_path.unlink()
     method: Any = learner.method
-    found = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned, deleted={gone.vector_id})
-    assert {caption.video for caption in found} == {0, 1, 3}
-    assert {video for caption in found for video in caption.ids} == {0, 1, 3}
+    captions = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned, deleted={gone.vector_id})
+    assert {caption.video for caption in captions} == {0, 1, 3}
+    assert {video for caption in captions for video in caption.ids} == {0, 1, 3}
 
 
 def test_one_video_or_gradient_steps_have_no_results(backbone: Backbone, tmp_path: Path) -> None:
@@ -119,10 +115,10 @@ def test_number_of_captions_is_limited(backbone: Backbone, tmp_path: Path) -> No
     many = write_task(tmp_path, "many", [[f"number {n} of {m}" for m in range(9)] for n in range(10)])
     learner = _learner(backbone, [many])
     assert learner.method is not None
-    found = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned)
-    assert len(found) == MAX_TASK_CAPTIONS
-    assert draw_sample(found, 10) == draw_sample(found, 10)
-    assert set(draw_sample(found, 10)) < set(found)
+    captions = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned)
+    assert len(captions) == MAX_TASK_CAPTIONS
+    assert draw_sample(captions, 10) == draw_sample(captions, 10)
+    assert set(draw_sample(captions, 10)) < set(captions)
 
 
 def test_large_task_is_observed_and_searched_in_part(
@@ -138,9 +134,9 @@ def test_large_task_is_observed_and_searched_in_part(
     monkeypatch.setattr(cross_fitting, "MAX_GALLERY", 3)
     learner = SequentialLearner("analytic", backbone, {**SETTINGS, "max_videos": 2})
     learner.learn(tasks)
-    found = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)
+    captions = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)
     observed = tasks[1].observed(2)
-    assert {caption.video for caption in found} == {clip.vector_id for clip in observed}
+    assert {caption.video for caption in captions} == {clip.vector_id for clip in observed}
     assert searched == [3, 3]  # the two observed videos and one other, for each of two folds
 
 

@@ -50,28 +50,26 @@ def test_queries_of_other_videos_are_refused() -> None:
 SCORES = np.array([[0.9, 0.8, 0.1, 0.0], [0.2, 0.3, 0.4, 0.5], [0.7, 0.7, 0.7, 0.1]])
 
 
-def test_rank_counts_better_items_and_half_of_equal_items() -> None:
-    assert rank_by_id(SCORES, [10, 11, 12, 13], [10, 10, 10]).tolist() == [1, 4, 2]
-    assert rank_by_id(SCORES, [10, 11, 12, 13], [11, 13, 13]).tolist() == [2, 1, 4]
-
-
-def test_true_video_is_identified_by_id() -> None:
-    ids, truth = [10, 11, 12, 13], [11, 13, 12]
-    shuffled = [2, 0, 3, 1]
-    moved = rank_by_id(SCORES[:, shuffled], [ids[i] for i in shuffled], truth)
-    assert moved.tolist() == rank_by_id(SCORES, ids, truth).tolist() == [2, 1, 2]
-
-
-def test_tie_for_first_place_is_a_miss() -> None:
-    ranks = rank_by_id(np.array([[0.5, 0.5, 0.1]]), [1, 2, 3], [1])
-    assert ranks.tolist() == [1.5]
-    assert recall_at(ranks, 1) == 0
-    assert recall_at(ranks, 5) == 1
-
-
-def test_rounding_errors_do_not_break_ties() -> None:
-    ranks = rank_by_id(np.array([[0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32), [1, 2, 3], [1])
-    assert ranks.tolist() == [2]
+@pytest.mark.parametrize(
+    ("scores", "ids", "truth", "ranks"),
+    [
+        (SCORES, [10, 11, 12, 13], [10, 10, 10], [1, 4, 2]),
+        (SCORES, [10, 11, 12, 13], [11, 13, 13], [2, 1, 4]),
+        (SCORES[:, [2, 0, 3, 1]], [12, 10, 13, 11], [11, 13, 12], [2, 1, 2]),  # videos are identified by ID
+        ([[0.5, 0.5, 0.1]], [1, 2, 3], [1], [1.5]),  # a tie for first place is a miss
+        (
+            np.array([[0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32),
+            [1, 2, 3],
+            [1],
+            [2],
+        ),  # rounding breaks no tie
+    ],
+)
+def test_rank_counts_better_items_and_half_of_equal_items(
+    scores: np.ndarray, ids: list[int], truth: list[int], ranks: list[float]
+) -> None:
+    assert rank_by_id(np.asarray(scores), ids, truth).tolist() == ranks
+    assert recall_at(np.array(ranks), 1) == np.mean([rank == 1 for rank in ranks])
 
 
 def test_ranks_counted_in_parts_are_equal() -> None:
@@ -84,9 +82,9 @@ def test_ranks_counted_in_parts_are_equal() -> None:
             count.add(part, rows)
     assert count.ranks().tolist() == rank_by_id(scores, range(30), truth.tolist()).tolist()
     slow = []
-    for row, own in zip(scores, truth, strict=True):
-        better = sum(s > row[own] + 1e-6 for s in row)
-        equal = sum(abs(s - row[own]) <= 1e-6 for s in row) - 1
+    for row, column in zip(scores, truth, strict=True):
+        better = sum(s > row[column] + 1e-6 for s in row)
+        equal = sum(abs(s - row[column]) <= 1e-6 for s in row) - 1
         slow.append(1 + better + equal / 2)
     assert count.ranks().tolist() == slow
 
@@ -127,12 +125,8 @@ def test_undefined_forgetting_is_none() -> None:
     assert backward_forgetting([[50.0]]) is None
     assert backward_forgetting([]) is harmonic_mean([]) is forgetting_rate([]) is None
     assert harmonic_mean([[0.0]]) == 0
-    silent: Matrix = [[None], [None, 20.0], [None, 15.0, 5.0]]  # the first task has no queries
-    assert backward_forgetting(silent) == 5
-    assert forgetting_rate(silent) == 5
-
-
-def test_hm_includes_tasks_with_both_recalls() -> None:
+    without_first: Matrix = [[None], [None, 20.0], [None, 15.0, 5.0]]  # the first task has no queries
+    assert backward_forgetting(without_first) == forgetting_rate(without_first) == 5
     lost: Matrix = [[50.0], [40.0, None], [30.0, 20.0, 10.0]]  # task 2 has no recall from when it was learned
     assert harmonic_mean(lost) == pytest.approx(2 * 30 * 20 / 50)
     assert harmonic_mean([[None], [None, None]]) is None

@@ -92,20 +92,20 @@ def test_mean_caption_of_the_evidence_counts_one_generic_caption(backbone: Backb
 
 def test_task_without_captions_before_any_other_has_the_vectors_of_the_backbone(backbone: Backbone) -> None:
     method = create_method("analytic", backbone, **SETTINGS)
-    index_task(method, "silent")
+    index_task(method, "bare")
     frames = random_frames(5, 3)
     vectors = method.encode_videos(frames)
     frozen = backbone.project_features(backbone.video_features(frames))[:, :SEMANTIC]
     torch.testing.assert_close(F.normalize(vectors[:, :SEMANTIC], dim=-1), frozen)
     assert not vectors[:, SEMANTIC : SEMANTIC + LEXICAL].any()
     encoder = method.query_encoder()
-    assert not encoder.routing_evidence(encoder.tokenize(DAY), ["silent"]).any()
+    assert not encoder.routing_evidence(encoder.tokenize(DAY), ["bare"]).any()
 
 
 def test_task_without_captions_predicts_with_the_map_of_earlier_tasks(backbone: Backbone) -> None:
     method = _learn(backbone, (1, DAY))
     learned = method.state_dict()
-    index_task(method, "silent")
+    index_task(method, "bare")
     neutral = method.state_dict()
     torch.testing.assert_close(neutral["video.weight"][:, :SEMANTIC], learned["video.weight"][:, :SEMANTIC])
     assert not neutral["video.weight"][:, SEMANTIC:].any()
@@ -121,8 +121,8 @@ def test_copy_of_a_video_is_its_nearest_video(backbone: Backbone, *, captioned: 
     """Whether the copy is uploaded, or stored without a caption, in a domain with or without captions."""
     method = _learn(backbone, (1, DAY))
     if not captioned:
-        index_task(method, "silent")
-    task = "task-1" if captioned else "silent"
+        index_task(method, "bare")
+    task = "task-1" if captioned else "bare"
     encoder = VideoEncoder(backbone, {task: method.fingerprint()}, {task: method.release()})
     frames = random_frames(1, len(DAY))
     videos, copies = method.encode_videos(frames).numpy(), encoder.encode(frames, [task])[:, 0]
@@ -134,7 +134,7 @@ def test_copy_of_a_video_is_its_nearest_video(backbone: Backbone, *, captioned: 
 def test_videos_without_words_are_compared_by_their_semantic_parts(backbone: Backbone) -> None:
     """A domain without captions has no words, and the completions add a constant to the cosines of its videos."""
     method = _learn(backbone, (1, DAY))
-    index_task(method, "silent")
+    index_task(method, "bare")
     videos = method.encode_videos(random_frames(5, 4))
     semantic = F.normalize(videos[:, :SEMANTIC], dim=-1)
     weight = method.config.semantic_weight

@@ -39,9 +39,9 @@ def test_equation_3(backbone: Backbone) -> None:
     for anchors, others, weight in ((videos, texts, 0.7), (texts, videos, 1.5)):
         hinges = []
         for i in range(4):
-            own = float((anchors[i] - others[i]).norm())
+            right = float((anchors[i] - others[i]).norm())
             wrong = [float((anchors[i] - others[k]).norm()) for k in range(4) if k != i]
-            hinges += [max(0.0, own + margin - distance) for distance in wrong]
+            hinges += [max(0.0, right + margin - distance) for distance in wrong]
         total += weight * sum(hinges) / len(hinges)
     assert float(method.contrastive_loss(texts, videos)) == pytest.approx(total, rel=1e-5)
 
@@ -100,9 +100,9 @@ def test_equation_5(backbone: Backbone, tmp_path: Path) -> None:
     videos = encode_frames(towers, frames)[0]
     loss = torch.zeros(())
     for i, k in ((0, 1), (1, 0)):
-        own = (videos[i] - texts[i]).norm()
-        loss = loss + 1.0 * (own + 1 - (videos[i] - texts[k]).norm()).relu() / 2
-        loss = loss + 1.5 * (own + 1 - (texts[i] - videos[k]).norm()).relu() / 2
+        right = (videos[i] - texts[i]).norm()
+        loss = loss + 1.0 * (right + 1 - (videos[i] - texts[k]).norm()).relu() / 2
+        loss = loss + 1.5 * (right + 1 - (texts[i] - videos[k]).norm()).relu() / 2
     loss.backward()
     text_branch = {n for n, _ in towers.named_parameters() if not n.startswith("clip.visual.")}
     assert method.importance.keys() == text_branch - {"clip.logit_scale"}

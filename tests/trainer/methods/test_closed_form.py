@@ -32,18 +32,23 @@ def _textbook_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[
     return weights / std[:, None], y.mean(axis=0) - (x.mean(axis=0) / std) @ weights
 
 
-def _assert_equal(found: tuple[Tensor, Tensor], expected: tuple[Doubles | Tensor, Doubles | Tensor]) -> None:
-    for left, right in zip(found, expected, strict=True):
+def _assert_equal(actual: tuple[Tensor, Tensor], expected: tuple[Doubles | Tensor, Doubles | Tensor]) -> None:
+    for left, right in zip(actual, expected, strict=True):
         np.testing.assert_allclose(left.numpy(), np.asarray(right), rtol=1e-7, atol=1e-10)
+
+
+def _solutions(features: Tensor, targets: Tensor, penalty: float = 1.0) -> list[tuple[Tensor, Tensor]]:
+    """Return the regression from the videos, and that from their sums."""
+    sums = RegressionSums.empty(7, 3).add(features, targets)
+    return [fit_ridge(features, targets, penalty), sums.solve(penalty)]
 
 
 @pytest.mark.parametrize("penalty", [1e-3, 1.0, 1000.0])
 @pytest.mark.parametrize("videos", [3, 7, 40])
 def test_solution_is_the_textbook_ridge(videos: int, penalty: float) -> None:
     features, targets = _videos(0, videos)
-    expected = _textbook_ridge(features, targets, penalty)
-    _assert_equal(RegressionSums.empty(7, 3).add(features, targets).solve(penalty), expected)
-    _assert_equal(fit_ridge(features, targets, penalty), expected)
+    for solution in _solutions(features, targets, penalty):
+        _assert_equal(solution, _textbook_ridge(features, targets, penalty))
 
 
 def test_sums_over_two_tasks_equal_sums_over_their_union() -> None:
@@ -52,15 +57,11 @@ def test_sums_over_two_tasks_equal_sums_over_their_union() -> None:
     union = torch.cat([x1, x2]), torch.cat([y1, y2])
     assert float(one_by_one.count) == 42
     _assert_equal(one_by_one.solve(10.0), _textbook_ridge(*union, 10.0))
-    alone = RegressionSums.empty(7, 3).add(x2, y2).solve(10.0)
-    assert not torch.allclose(one_by_one.solve(10.0)[0], alone[0], rtol=0.01)
-
-
-def test_adding_videos_does_not_change_earlier_sums() -> None:
-    sums = RegressionSums.empty(7, 3).add(*_videos(1, 5))
-    before = sums.solve(1.0)
-    sums.add(*_videos(2, 5))
-    _assert_equal(sums.solve(1.0), before)
+    alone = RegressionSums.empty(7, 3).add(x2, y2)
+    before = alone.solve(10.0)
+    assert not torch.allclose(one_by_one.solve(10.0)[0], before[0], rtol=0.01)
+    alone.add(x1, y1)
+    _assert_equal(alone.solve(10.0), before)  # sums are not changed in place
 
 
 def test_sums_survive_storage() -> None:
@@ -74,9 +75,7 @@ def test_sums_survive_storage() -> None:
     for left, right in zip(loaded.solve(1.0), sums.solve(1.0), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
     again = RegressionSums.from_tensors(loaded.tensors())
-    assert all(
-        torch.equal(left, right) for left, right in zip(again.solve(1.0), loaded.solve(1.0), strict=True)
-    )
+    assert all(map(torch.equal, again.solve(1.0), loaded.solve(1.0)))
 
 
 def test_no_videos_give_zero_weights() -> None:
@@ -88,10 +87,7 @@ def test_no_videos_give_zero_weights() -> None:
 
 def test_single_video_predicts_its_own_target() -> None:
     features, targets = _videos(4, 1)
-    for weight, offset in (
-        fit_ridge(features, targets, 1.0),
-        RegressionSums.empty(7, 3).add(features, targets).solve(1.0),
-    ):
+    for weight, offset in _solutions(features, targets):
         torch.testing.assert_close(features @ weight + offset, targets)
         assert weight.abs().max() < 1e-6
 
@@ -99,10 +95,7 @@ def test_single_video_predicts_its_own_target() -> None:
 def test_constant_features_get_no_weight() -> None:
     features, targets = _videos(5, 20)
     features[:, 2] = 3.0
-    for weight, offset in (
-        fit_ridge(features, targets, 1.0),
-        RegressionSums.empty(7, 3).add(features, targets).solve(1.0),
-    ):
+    for weight, offset in _solutions(features, targets):
         assert weight.isfinite().all()
         assert offset.isfinite().all()
         assert weight[2].abs().max() < 1e-6
@@ -166,8 +159,8 @@ def test_leading_directions_are_those_of_the_singular_value_decomposition(docume
 
 
 def test_identical_videos_keep_a_target_unless_fully_centered() -> None:
-    kept = build_lexicon([[4, 5]] * 3, dim=4, center=0.4).targets
-    assert kept.norm(dim=1).tolist() == pytest.approx([0.6] * 3)
+    targets = build_lexicon([[4, 5]] * 3, dim=4, center=0.4).targets
+    assert targets.norm(dim=1).tolist() == pytest.approx([0.6] * 3)
     assert not build_lexicon([[4, 5]] * 3, dim=4, center=1.0).targets.any()
 
 

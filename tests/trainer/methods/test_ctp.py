@@ -43,12 +43,7 @@ def parameters_of(network: torch.nn.Module) -> list[Tensor]:
 
 def test_equation_4() -> None:
     torch.manual_seed(1)
-    queries, videos, query_keys, video_keys = (
-        random_unit_vectors(3),
-        random_unit_vectors(3),
-        random_unit_vectors(7),
-        random_unit_vectors(7),
-    )
+    queries, videos, query_keys, video_keys = map(random_unit_vectors, (3, 3, 7, 7))
     total = 0.0
     for online, keys in ((videos, query_keys), (queries, video_keys)):
         for i in range(3):
@@ -61,10 +56,7 @@ def test_equation_4() -> None:
 @pytest.mark.parametrize("suppress", [False, True])
 def test_equations_6_to_9(suppress: bool) -> None:
     torch.manual_seed(2)
-    now, before = (
-        (random_unit_vectors(4), random_unit_vectors(4)),
-        (random_unit_vectors(4), random_unit_vectors(4)),
-    )
+    now, before = ((random_unit_vectors(4), random_unit_vectors(4)) for _ in range(2))
     total = 0.0
     for i in range(4):
         others = [j for j in range(4) if not (suppress and j == i)]  # exp(-1000/τ) is zero
@@ -83,13 +75,12 @@ def test_equation_3(backbone: Backbone) -> None:
     optimizer = torch.optim.AdamW(method.parameter_groups())
     run_steps(method, [2], optimizer)
     assert method.previous is not None
-    kept, previous = parameters_of(method.momentum), parameters_of(method.previous)
+    momentum, previous = parameters_of(method.momentum), parameters_of(method.previous)
     run_steps(method, [2], optimizer)
     moved = 0.0
-    for k, p, now, after in zip(
-        kept, previous, parameters_of(method.online), parameters_of(method.momentum), strict=True
-    ):
-        torch.testing.assert_close(after, 0.8 * k + 0.1 * p + 0.1 * now, atol=1e-6, rtol=1e-5)
+    updated = parameters_of(method.momentum)
+    for m, p, now, after in zip(momentum, previous, parameters_of(method.online), updated, strict=True):
+        torch.testing.assert_close(after, 0.8 * m + 0.1 * p + 0.1 * now, atol=1e-6, rtol=1e-5)
         moved += float((now - p).abs().sum())
     assert moved > 0
     assert all(torch.equal(a, b) for a, b in zip(previous, parameters_of(method.previous), strict=True)), (
@@ -132,18 +123,16 @@ def test_equation_10_without_masked_language(backbone: Backbone) -> None:
     frames, scale = random_frames(2), method.config.logit_scale
     with torch.no_grad():
         texts, videos = method.embed(frames, TEXTS)
-        kept_texts, kept_videos = method.embed(frames, TEXTS, method.momentum.towers)
+        momentum_texts, momentum_videos = method.embed(frames, TEXTS, method.momentum.towers)
         old_texts, old_videos = method.embed(frames, TEXTS, method.previous.towers)
         truth = torch.arange(4)
 
         def cross_entropy(now: Tensor, before: Tensor) -> Tensor:
             return -(before.softmax(-1) * now.log_softmax(-1)).sum(-1).mean()
 
-        ita = F.cross_entropy(scale * videos @ texts.T, truth) + F.cross_entropy(
-            scale * texts @ videos.T, truth
-        )
-        to_text = scale * videos @ torch.cat([kept_texts, method.queues.texts]).T
-        to_video = scale * texts @ torch.cat([kept_videos, method.queues.videos]).T
+        ita = sum(F.cross_entropy(scale * logits, truth) for logits in (videos @ texts.T, texts @ videos.T))
+        to_text = scale * videos @ torch.cat([momentum_texts, method.queues.texts]).T
+        to_video = scale * texts @ torch.cat([momentum_videos, method.queues.videos]).T
         compatible = F.cross_entropy(to_text, truth) + F.cross_entropy(to_video, truth)
         across = cross_entropy(scale * videos @ texts.T, scale * old_videos @ old_texts.T)
         across = across + cross_entropy(scale * texts @ videos.T, scale * old_texts @ old_videos.T)
@@ -155,8 +144,8 @@ def test_equation_10_without_masked_language(backbone: Backbone) -> None:
         )
         expected = (ita + 0.5 * compatible + 2.0 * across + 3.0 * within) / 2
         torch.testing.assert_close(method.loss(frames, TEXTS, None), expected, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(kept_videos, old_videos)
-    assert not torch.allclose(kept_videos, videos)
+    assert not torch.allclose(momentum_videos, old_videos)
+    assert not torch.allclose(momentum_videos, videos)
 
 
 def test_equations_2_and_5(backbone: Backbone) -> None:

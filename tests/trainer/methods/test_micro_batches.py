@@ -69,8 +69,8 @@ def test_the_second_pass_draws_the_noise_of_the_first(
     settings = {"dropout": 0.5, "first_task": "routed"}
     cached = _gradients("ffa_tame", backbone, 3, noisy=True, **settings)
     monkeypatch.setattr(cached_gradients, "recomputed", lambda run, *rows: run(*rows))
-    kept = _gradients("ffa_tame", backbone, 3, noisy=True, **settings)
-    _assert_equal(cached, kept)
+    whole = _gradients("ffa_tame", backbone, 3, noisy=True, **settings)
+    _assert_equal(cached, whole)
     assert cached[0] != _gradients("ffa_tame", backbone, 3, noisy=False, **settings)[0]
 
 

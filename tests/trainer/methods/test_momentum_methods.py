@@ -84,11 +84,8 @@ def random_unit_vectors(*shape: int) -> Tensor:
 @pytest.mark.parametrize("pairs", [1, 2])
 def test_equations_10_and_16(pairs: int) -> None:
     torch.manual_seed(1)
-    vectors, keys, queues = (
-        random_unit_vectors(4, 6),
-        random_unit_vectors(pairs, 4, 6),
-        random_unit_vectors(pairs, 5, 6),
-    )
+    shapes = (4, 6), (pairs, 4, 6), (pairs, 5, 6)
+    vectors, keys, queues = (random_unit_vectors(*shape) for shape in shapes)
     loss = moco_loss(vectors, keys, queues.flatten(0, 1), 1 / 0.07)
     expected = slow_loss(vectors.tolist(), keys.tolist(), queues.tolist(), 0.07)
     assert float(loss) == pytest.approx(expected, rel=1e-9)
@@ -192,9 +189,9 @@ def test_keys_of_a_step_are_enqueued_after_it(backbone: Backbone) -> None:
     )
     method.after_step()
     for pair, (texts, videos), first in zip(pairs, keys, start, strict=True):
-        places = [(first + i) % 7 for i in range(len(TEXTS))]
-        assert torch.equal(pair.queues.texts[places], texts)
-        assert torch.equal(pair.queues.videos[places], videos)
+        rows = [(first + i) % 7 for i in range(len(TEXTS))]
+        assert torch.equal(pair.queues.texts[rows], texts)
+        assert torch.equal(pair.queues.videos[rows], videos)
 
 
 def test_local_pair_is_reset_at_every_task_and_global_pair_never(backbone: Backbone) -> None:

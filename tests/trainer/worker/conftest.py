@@ -24,6 +24,7 @@ from tests.trainer.conftest import untrained_backbone
 from trainer.worker import job_environment, learning_job
 
 SMALL = {"epochs": 1, "batch_size": 4, "experts": 2, "rank": 2}  # one optimizer step per task
+TWO_EPOCHS = {**SMALL, "epochs": 2, "batch_size": 2}  # two optimizer steps per epoch
 
 
 @pytest.fixture

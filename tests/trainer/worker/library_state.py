@@ -14,7 +14,9 @@ import pytest
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
+from cli.commands.library_checks import check_catalog
 from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.releases.release_files import read_lineage, read_release
 from models.releases.release_state import ReleaseState
@@ -67,6 +69,15 @@ def catalog_vector_ids(task: str) -> dict[str, int]:
     with session_scope() as session:
         query = select(Video.id, Video.vector_id).where(Video.task_id == task)
         return {video: vector_id for video, vector_id in session.execute(query)}
+
+
+def require_same_videos(*domains: str) -> None:
+    """Require that index and catalog have the same videos of the domains, and that the checks have no complaint."""
+    for domain in domains:
+        assert set(shard_vectors(domain)) == set(catalog_vector_ids(domain).values())
+    report = audit(open_store())
+    assert report.problems == []
+    assert list(check_catalog(settings(), report)) == []
 
 
 def recall_cells() -> dict[tuple[int, int, str, str], Recall]:

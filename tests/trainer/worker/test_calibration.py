@@ -31,6 +31,7 @@ from tests.trainer.worker.library_state import (
     current_release,
     die_after,
     expire_leases,
+    interrupt,
     learn,
     open_store,
     post_append,
@@ -125,12 +126,9 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
     """The resumed attempt stores its model for a generation that servers have loaded already."""
     task = append(learned_task, monkeypatch)
 
-    def die(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(append_job, "_measure", lambda *_: append_job.AppendMeasurement())
-        patch.setattr(AppendPublication, "complete", die)
+        patch.setattr(AppendPublication, "complete", interrupt)
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)
     served = load_served()
@@ -198,12 +196,12 @@ def test_captions_of_the_fold_are_learned_and_measured_without_being_learned(
     parts: list[Any] = []
     original = cross_fitting._open_part
 
-    def keep(part: Any, *args: Any) -> Any:
+    def record(part: Any, *args: Any) -> Any:
         opened = original(part, *args)
         parts.append(opened)
         return opened
 
-    monkeypatch.setattr(cross_fitting, "_open_part", keep)
+    monkeypatch.setattr(cross_fitting, "_open_part", record)
     task = post_analytic(post_videos, "day")
     view = learn(task)
     assert (view.held_out, view.counts.train, view.counts.test) == ("cross_fitted", 10, 0)

@@ -238,18 +238,18 @@ def _searchable_videos(task: str) -> list[int]:
     """Return the vector IDs of the whole videos in all segments of a shard, without deleted ones, ascending."""
     store = open_store()
     manifest = store.manifest()
-    found = [store.open([entry]).ids for entry in manifest.segments(task) if entry.count]
-    ids = np.concatenate(found) if found else np.empty(0, np.int64)
-    kept = ids[~np.isin(ids, store.tombstones(manifest, task))]
-    return sorted(kept[kept < FIRST_MOMENT_ID].tolist())
+    parts = [store.open([entry]).ids for entry in manifest.segments(task) if entry.count]
+    ids = np.concatenate([np.empty(0, np.int64), *parts])
+    remaining = ids[~np.isin(ids, store.tombstones(manifest, task))]
+    return sorted(remaining[remaining < FIRST_MOMENT_ID].tolist())
 
 
 def _require_each_video_once(*tasks: str) -> None:
     for task in tasks:
         assert _searchable_videos(task) == sorted(catalog_vector_ids(task).values())
-    found = audit(open_store())
-    assert found.problems == []
-    assert list(check_catalog(settings(), found)) == []
+    report = audit(open_store())
+    assert report.problems == []
+    assert list(check_catalog(settings(), report)) == []
 
 
 @pytest.mark.slow

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,17 @@ from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import chunks, state_machine
-from tests.trainer.worker.library_state import catalog_vector_ids, learn, post_append, run_job, shard_vectors
+from tests.trainer.worker.library_state import (
+    catalog_vector_ids,
+    die,
+    die_before,
+    expire_leases,
+    learn,
+    post_append,
+    run_in_process,
+    run_job,
+    shard_vectors,
+)
 from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
 from trainer.worker.shared_embedding import PartFolder
@@ -111,20 +121,17 @@ def test_killed_worker_loses_one_chunk(
 ) -> None:
     task = post_videos("day", videos=VIDEOS)
 
+    def die_in_second_part() -> None:
+        write = PartFolder.write
+
+        def write_first(self: PartFolder, number: int, *rest: Any) -> str:
+            return die() if number == 1 else write(self, number, *rest)
+
+        PartFolder.write = write_first  # type: ignore[method-assign]
+
     def run_worker_that_dies() -> None:
-        child = os.fork()
-        if child == 0:
-            write = PartFolder.write
-
-            def die(self: PartFolder, number: int, *rest: Any) -> str:
-                if number == 1:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return write(self, number, *rest)
-
-            PartFolder.write = die  # type: ignore[method-assign]
-            shared_embedding.embed_free_chunks(task, "dies")
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        embed = partial(shared_embedding.embed_free_chunks, owner="dies")
+        assert run_in_process(embed, task, die_in_second_part) == -signal.SIGKILL
         with session_scope(write=True) as session:
             for chunk in session.scalars(select(Chunk).where(Chunk.lease_owner.is_not(None))):
                 chunk.lease_expires_at = now(session) - timedelta(seconds=1)
@@ -140,15 +147,9 @@ def test_killed_worker_loses_one_chunk(
 @pytest.mark.slow
 def test_killed_owner_finds_its_parts_again(post_videos: Post, embedded: list[int]) -> None:
     task = post_videos("day", videos=VIDEOS)
-    child = os.fork()
-    if child == 0:
-        shared_embedding._join_parts = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-        learning_job.run_learning_job(task)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    with session_scope(write=True) as session:
-        session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
-    lifecycle.reconcile()
+    killed = die_before(shared_embedding, "_join_parts")
+    assert run_in_process(learning_job.run_learning_job, task, killed) == -signal.SIGKILL
+    expire_leases(task)
     learn(task)
     assert embedded == []
     assert len(_vectors(task)) == VIDEOS
