@@ -68,6 +68,8 @@ def test_damaged_shard_is_degraded_and_others_are_served(
 
 
 def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:
+    empty = IndexSnapshot.open(store)
+    assert (empty.generation, empty.release_id, empty.tasks) == (0, None, [])
     publish_task(store, "a", range(3))
     for path in _folder(store, "a").iterdir():
         for offset in range(0, path.stat().st_size, 7):
@@ -127,11 +129,6 @@ def test_repaired_shard_is_served_again(two_tasks: ShardStore) -> None:
     repaired = IndexSnapshot.open(two_tasks, previous=broken)
     assert repaired.degraded == {}
     assert repaired.tasks == ["a", "b"]
-
-
-def test_snapshot_of_empty_store_has_no_tasks(store: ShardStore) -> None:
-    snapshot = IndexSnapshot.open(store)
-    assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (0, None, [])
 
 
 def test_foreign_faiss_index_degrades_shard(two_tasks: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,11 +204,11 @@ def test_concurrent_searches_return_same_results(
     publish_task(store, "a", range(500))
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     queries = unit(40, seed=3)
-    expected = [shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist() for query in queries]
 
     def search(query: np.ndarray) -> list[int]:
         return shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist()
 
+    expected = list(map(search, queries))
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(search, queries)) == expected
     assert not any(number % 3 == 0 for ids in expected for number in ids)

@@ -20,13 +20,8 @@ Unit = Callable[..., np.ndarray]
 
 def _segment(store: ShardStore, unit: Unit, shard: SegmentEntry, videos: range) -> SegmentEntry:
     ids = np.concatenate([moment_ids(video, 3) for video in videos])
-    return store.write_shard(
-        task=shard.task,
-        release=shard.release,
-        fingerprint=shard.fingerprint,
-        ids=ids,
-        vectors=unit(len(ids), seed=9),
-    )
+    made = {"task": shard.task, "release": shard.release, "fingerprint": shard.fingerprint}
+    return store.write_shard(**made, ids=ids, vectors=unit(len(ids), seed=9))
 
 
 def test_shard_and_moment_segments_are_published_together(

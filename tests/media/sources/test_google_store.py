@@ -55,9 +55,6 @@ def test_object_is_read_and_listed(google: WebFiles) -> None:
     (file,) = ObjectStore().list_files(SourceUri.parse("gs://films/videos/"))
     assert (file.name, file.size) == ("a.mp4", 10)
     assert "7" in file.version
-
-
-def test_missing_object_is_rejected(google: WebFiles) -> None:
     uri = SourceUri.parse("gs://films/videos/none.mp4")
     with pytest.raises(MediaError, match="does not exist in its bucket"), ObjectStore().open(uri):
         pytest.fail("the object was found")

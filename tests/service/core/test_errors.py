@@ -38,6 +38,7 @@ class Form(BaseModel):
         ("count", 0, "0 is below the minimum 1.", "Send at least 1."),
         ("count", 10, "10 is above the maximum 9.", "Send at most 9."),
         ("count", "many", "'many' is not an integer.", "Send a whole number."),
+        ("count", "x" * 10_000, f"'{'x' * 58}… is not an integer.", "Send a whole number."),
         ("count", None, "None is not an integer.", "Send a whole number."),
         ("share", 0, "0 is not above 0.0.", "Send more than 0.0."),
         ("share", [1], "The value is not a number.", "Send a number."),
@@ -59,10 +60,3 @@ def test_errors_state_the_value_and_a_hint(field: str, value: object, message: s
     (error,) = InvalidInput.from_pydantic(raised.value.errors()).errors
     assert (error.field, error.message) == (field, message)
     assert error.hint.startswith(hint)
-
-
-def test_long_values_are_shortened() -> None:
-    with pytest.raises(ValidationError) as raised:
-        Form.model_validate({"count": "x" * 10_000})
-    (error,) = InvalidInput.from_pydantic(raised.value.errors()).errors
-    assert len(error.message) < 100

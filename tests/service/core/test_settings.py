@@ -18,14 +18,13 @@ from service.core.settings import OTHER_VARIABLES, Settings
 from service.search.engine import SearchEngine
 
 
-def test_default_paths_are_in_the_data_folder(tmp_path: Path) -> None:
+def test_default_paths_are_absolute_and_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = Settings(data_dir=tmp_path)
     assert made.database_url == f"sqlite:///{tmp_path}/catalog.sqlite3"
     assert made.redis_client_url == f"unix://{tmp_path}/run/redis.sock"
     assert made.media_root == tmp_path / "media"
-
-
-def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Settings(data_dir=Path("here")).data_dir == tmp_path / "here"
 

@@ -64,14 +64,11 @@ def test_accepted_names_are_stable_and_visible(text: str) -> None:
         assert name == unicodedata.normalize("NFC", name) == name.strip()
 
 
-def test_names_that_differ_in_case_have_one_key() -> None:
+def test_names_that_differ_in_case_have_one_key_and_used_slugs_are_numbered() -> None:
     assert name_key("STRASSE") == name_key("Straße")
     assert name_key("ＡＢＣ") == name_key("abc")
     assert name_key("Küche") != name_key("Kuche")
     assert name_key("a\u200db") == name_key("ab"), "Persian and Indic scripts need joiners between letters"
-
-
-def test_used_slugs_are_numbered() -> None:
     used = {"kuche", "kuche-2"}
     assert unused_slug("Küche", used.__contains__) == "kuche-3"
     assert unused_slug("ⵣ", set().__contains__)
