@@ -124,9 +124,9 @@ class WordEvidence:
             return self
         order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
 
-        def join(known: npt.NDArray[Any], new: npt.ArrayLike) -> npt.NDArray[Any]:
-            own = np.broadcast_to(np.asarray(new, known.dtype), videos.shape)[added]
-            return np.concatenate([known, own])[order]
+        def join(before: npt.NDArray[Any], new: npt.ArrayLike) -> npt.NDArray[Any]:
+            values = np.broadcast_to(np.asarray(new, before.dtype), videos.shape)[added]
+            return np.concatenate([before, values])[order]
 
         return replace(
             self,
@@ -236,12 +236,12 @@ def word_evidence(
     votes, unit_count = matches.votes, matches.strengths.shape[1]
     rows, units = matches.strengths.nonzero()  # of few units, most texts contain one
     strengths = matches.strengths[rows, units].astype(np.float64)
-    is_known = np.bincount(units, minlength=unit_count) > 0
-    weights, base = _unit_weights(caption_frequencies, is_known, statistics)
+    is_used = np.bincount(units, minlength=unit_count) > 0
+    weights, base = _unit_weights(caption_frequencies, is_used, statistics)
     positive = np.where(votes > 0, _NOT_A_CAPTION * _saturated(votes), 1.0)
     sources = np.where(is_caption | (votes > 0), positive, _NOT_A_CAPTION)
     shared = np.bincount(rows, strengths * weights[domains[rows], units], len(domains))
-    brevity = 1 / (1 + _LONGER * np.maximum(0.0, matches.lengths / max(1, int(is_known.sum())) - 1))
+    brevity = 1 / (1 + _LONGER * np.maximum(0.0, matches.lengths / max(1, int(is_used.sum())) - 1))
     evidence: Floats = sources * brevity * shared
     # One column more, for how close a text that matches all terms is.
     contained = np.zeros((len(domains), unit_count + 1))
@@ -331,22 +331,22 @@ def _best_per_video(videos: Ids, evidence: Floats, contained: Floats) -> tuple[I
 
 
 def _unit_weights(
-    frequencies: Ints, is_known: npt.NDArray[np.bool_], statistics: CaptionStatistics
+    frequencies: Ints, is_used: npt.NDArray[np.bool_], statistics: CaptionStatistics
 ) -> tuple[Floats, Floats]:
     """Compute what each unit adds to a text's evidence, ``[T, U]``, and the evidence of a text without any, ``[T]``.
 
     Args:
         frequencies: Number of captions in the library with each unit, ``[U]``.
-        is_known: Whether a text has each unit, ``[U]``.
+        is_used: Whether a text has each unit, ``[U]``.
     """
     captions = max(statistics.captions, int(frequencies.max()), 1)
     shares = _share(frequencies, captions)
     others = _share(np.maximum(frequencies - 1, 0), captions - 1)
-    length = max(1, int(is_known.sum()))
+    length = max(1, int(is_used.sum()))
     certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
     present = np.log1p(certainty * (1 - others) ** 2 / others)
     absent = np.log1p(-certainty * (1 - shares))
-    base = np.where(statistics.captioned > 0, absent[:, is_known].sum(axis=1), 0.0)
+    base = np.where(statistics.captioned > 0, absent[:, is_used].sum(axis=1), 0.0)
     return present - absent, base
 
 

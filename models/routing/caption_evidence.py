@@ -93,10 +93,10 @@ class CaptionEvidence:
         self._weights = factor * (centers - generic) @ scatter.precision(background)  # [T, D]
         self._biases = -np.vecdot(self._weights, centers + generic) / 2
 
-    def __call__(self, texts: Floats, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Compute the evidence of texts ``[n, ≥ D]`` for tasks at positions, in nats, ``[n, len(positions)]``."""
+    def __call__(self, texts: Floats, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Compute the evidence of texts ``[n, ≥ D]`` for tasks at some indices, in nats, ``[n, len(tasks)]``."""
         vectors = texts[:, : self._weights.shape[1]].astype(np.float64)
         # Separate inner products run in this thread, and give the same result whatever the other texts are. Computing
         # them for all tasks and then selecting is cheaper than copying the selected weights.
         evidence = np.vecdot(vectors[:, None], self._weights) + self._biases
-        return np.asarray(evidence[:, positions])
+        return np.asarray(evidence[:, tasks])

@@ -91,7 +91,7 @@ class Router:
 
         Args:
             words: :meth:`word_evidence` of the text for these tasks.
-            tasks: Positions of the tasks.
+            tasks: Indices of the tasks.
             captions: Evidence of their captions for the text, in nats, ``[len(tasks)]``.
         """
         scores = np.array(words if captions is None else words + captions, np.float32)
@@ -127,7 +127,7 @@ class Router:
         return np.asarray(self._has_captions[tasks])
 
     def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Find the positions of the tokens' profile entries."""
+        """Find the indices of the tokens' profile entries."""
         spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
         return np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
 

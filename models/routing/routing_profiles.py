@@ -130,7 +130,7 @@ class RoutingProfiles:
 
     @property
     def rows(self) -> Ints:
-        """Task position of each entry, ``[N]``."""
+        """Task index of each entry, ``[N]``."""
         return np.repeat(np.arange(len(self)), np.diff(self.ends, prepend=0))
 
     @property
@@ -145,7 +145,7 @@ class RoutingProfiles:
         return RoutingProfiles(self.tokens[low:high], self.values[low:high], ends, self.vocabulary)
 
     def replace_rows(self, rows: Mapping[int, tuple[Ints, npt.NDArray[np.float32]]]) -> RoutingProfiles:
-        """Replace the tokens and values of the tasks at some positions."""
+        """Replace the tokens and values of the tasks at some indices."""
         starts = self.ends - np.diff(self.ends, prepend=0)
         parts = [
             rows.get(task, (self.tokens[start:end], self.values[start:end]))
@@ -159,7 +159,7 @@ class RoutingProfiles:
         )
 
     def to_dense(self, tasks: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
-        """Expand all tasks, or those at some positions, to a dense matrix ``[T, V]``."""
+        """Expand all tasks, or those at some indices, to a dense matrix ``[T, V]``."""
         chosen = range(len(self)) if tasks is None else tasks
         starts = self.ends - np.diff(self.ends, prepend=0)
         rows = np.zeros((len(chosen), self.vocabulary), np.float32)

@@ -360,14 +360,14 @@ class VideoRows:
     def find(self, vector_ids: Iterable[int]) -> dict[int, VideoRow]:
         """Look up rows by vector ID, skipping unknown videos."""
         wanted = np.fromiter(vector_ids, np.int64)
-        is_known, places = find_ids(self._ids, wanted)
+        is_cached, rows = find_ids(self._ids, wanted)
         return {
-            int(vector_id): self._row(int(place))
-            for vector_id, place in zip(wanted[is_known], places, strict=True)
+            int(vector_id): self._row(int(row))
+            for vector_id, row in zip(wanted[is_cached], rows, strict=True)
         }
 
     def __iter__(self) -> Iterator[tuple[int, VideoRow]]:
-        return ((int(vector_id), self._row(place)) for place, vector_id in enumerate(self._ids))
+        return ((int(vector_id), self._row(row)) for row, vector_id in enumerate(self._ids))
 
-    def _row(self, place: int) -> VideoRow:
-        return VideoRow(*json.loads(self._buffer[self._ends[place] : self._ends[place + 1]]))
+    def _row(self, row: int) -> VideoRow:
+        return VideoRow(*json.loads(self._buffer[self._ends[row] : self._ends[row + 1]]))

@@ -194,12 +194,12 @@ class ClipSearch:
 
         from models.encoders.video_encoder import VideoEncoder
 
-        known = self._encoder  # read once: a concurrent clip may replace it
-        if known is None or known[0] is not snapshot:
+        cached = self._encoder  # read once: a concurrent clip may replace it
+        if cached is None or cached[0] is not snapshot:
             fingerprints = {task: shard.entry.fingerprint for task, shard in snapshot.shards.items()}
             releases = pinned_video_releases(snapshot.index_snapshot, fingerprints)
-            known = self._encoder = snapshot, VideoEncoder(backbone, fingerprints, releases)
-        encoder = known[1]
+            cached = self._encoder = snapshot, VideoEncoder(backbone, fingerprints, releases)
+        encoder = cached[1]
         tasks_by_fingerprint: dict[str, list[str]] = {}
         for task in tasks:
             tasks_by_fingerprint.setdefault(snapshot.shards[task].entry.fingerprint, []).append(task)
@@ -234,9 +234,9 @@ class ClipSearch:
             if task in passing
         ]
         hits = {
-            scan.task: _rescale(found, self._mean_cosine(snapshot, scan.task))
-            for scan, found in zip(scans, snapshot.scan(scans), strict=True)
-            if len(found.ids)  # an unreadable shard has no hits
+            scan.task: _rescale(task_hits, self._mean_cosine(snapshot, scan.task))
+            for scan, task_hits in zip(scans, snapshot.scan(scans), strict=True)
+            if len(task_hits.ids)  # an unreadable shard has no hits
         }
         results = build_nearest(hits, k, request.query.min_score, snapshot)
         return results, results[0].task_id if results else next(iter(vectors))
@@ -248,8 +248,8 @@ class ClipSearch:
         if state != shard.state:
             ids = shard.ids
             ids = ids[~is_moment(ids)]
-            places = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLED_VECTORS)).astype(np.int64)
-            mean = mean_cosine(shard.vectors(ids[places]))
+            rows = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLED_VECTORS)).astype(np.int64)
+            mean = mean_cosine(shard.vectors(ids[rows]))
             self._mean_cosines[task] = shard.state, mean
         return mean
 
@@ -258,8 +258,8 @@ def mean_cosine(vectors: Vectors) -> float:
     """Compute the mean cosine over all pairs of unit vectors ``float32 [n, dim]``; 0 for a single video."""
     n = len(vectors)
     total = vectors.sum(axis=0, dtype=np.float64)
-    own = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
-    return (float(total @ total) - own) / (n * (n - 1)) if n > 1 else 0.0
+    of_same_video = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
+    return (float(total @ total) - of_same_video) / (n * (n - 1)) if n > 1 else 0.0
 
 
 def _rescale(hits: Hits, mean: float) -> Hits:

@@ -146,19 +146,19 @@ def _texts(search: TextSearch, vector_id: int) -> list[MatchedText]:
 
 def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
     """List a query's words with their evidence for a task, from its routing profile."""
-    positions = np.array([snapshot.router_positions[other] for other in tasks], np.int64)
+    indices = np.array([snapshot.router_indices[other] for other in tasks], np.int64)
     index = tasks.index(task)
     words = text.split()[:_MAX_WORDS]
     listed = []
     for word, tokens in zip(words, snapshot.query_vectors.encoder.tokenize(words), strict=True):
         distinct = distinct_tokens(tokens)
-        evidence = snapshot.router.word_evidence(distinct, positions)
-        known = snapshot.router.coverage(distinct, positions) >= 1  # without tokens, the coverage is 0
+        evidence = snapshot.router.word_evidence(distinct, indices)
+        is_covered = snapshot.router.coverage(distinct, indices) >= 1  # without tokens, the coverage is 0
         listed.append(
             QueryWord(
                 text=word,
-                known=bool(known[index]),
-                domains=int(known.sum()),
+                known=bool(is_covered[index]),
+                domains=int(is_covered.sum()),
                 evidence=float(evidence[index]) - float(evidence.mean()),
             )
         )
@@ -265,7 +265,7 @@ def _outcome(
         score = search.snapshot.visual_score.log_odds(cosine) + planner.bonus(task_id)
         hits = sorted([*hits, Hit(task_id, caption.vector_id, score)], key=planner.rank_key)
     hits = hits[:depth]
-    rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
+    rank = next((number for number, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
     weight = math.exp(search.routing.weights.get(task_id, -math.inf))
     return _Outcome(caption, search.mode, rank, weight, hits[:_SHOWN_RESULTS])
 

@@ -267,13 +267,13 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     one that a single video has, and a field whose value is the same for all videos or different for nearly every one.
     Unknown videos are ignored, and so is metadata that is not cached while the catalog is unreachable.
     """
-    positions = snapshot.video_positions.locate(ids)
+    indices = snapshot.video_tasks.locate(ids)
     tasks = list(snapshot.shards)
-    order = np.argsort(positions, kind="stable")
-    places, starts = np.unique(positions[order], return_index=True)
+    order = np.argsort(indices, kind="stable")
+    present, starts = np.unique(indices[order], return_index=True)
     groups = map(np.sort, np.split(ids[order], starts[1:]))
     videos = {
-        tasks[place]: group for place, group in zip(places.tolist(), groups, strict=False) if place >= 0
+        tasks[index]: group for index, group in zip(present.tolist(), groups, strict=False) if index >= 0
     }
     if not videos:
         return []

@@ -67,7 +67,7 @@ class MetadataColumn:
     def _values_by_row(self) -> tuple[list[TypedValue], Ids, Ids]:
         """Distinct values; where each row starts (and the last ends) in an array of value numbers; that array."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
-        numbers = np.repeat(np.arange(len(self._rows)), [len(places) for places in self._rows.values()])
+        numbers = np.repeat(np.arange(len(self._rows)), [len(row_list) for row_list in self._rows.values()])
         order = np.argsort(rows, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(rows))])
         return list(self._rows), starts, numbers[order]

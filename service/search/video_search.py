@@ -309,8 +309,8 @@ def _read_captions(task: str, shard: SearchableShard) -> dict[str, int]:
             .order_by(Video.vector_id)
         )
         for vector_id, captions in rows:
-            place = np.searchsorted(stored, vector_id)
-            if place == len(stored) or stored[place] != vector_id:
+            row = np.searchsorted(stored, vector_id)
+            if row == len(stored) or stored[row] != vector_id:
                 continue
             for text in captions:
                 videos.setdefault(text, vector_id)

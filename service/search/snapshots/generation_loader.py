@@ -210,8 +210,8 @@ class EarlierReleases:
                     _RETRY_SECONDS,
                 ) from error
             # For hits in a shard that only the current snapshot cannot search.
-            self._words.prepare(snapshot.video_positions.videos)
-            self._words.captions_of(snapshot.video_positions)
+            self._words.prepare(snapshot.video_tasks.videos)
+            self._words.captions_of(snapshot.video_tasks)
             self._cached[release_id] = snapshot
             return snapshot
 

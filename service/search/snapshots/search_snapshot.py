@@ -34,7 +34,7 @@ from models.routing.router import Router, TextEvidence, log_probabilities, route
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile
-from service.search.words.domain_captions import VideoPositions
+from service.search.words.domain_captions import VideoTasks
 
 Grouping = Callable[[Hits], Hits]
 Job = TypeVar("Job")
@@ -87,7 +87,7 @@ class TextRouting(NamedTuple):
     def sorted(self) -> TextRouting:
         """Sort tasks by weight; those with equal weights keep their order."""
         order = np.argsort(-self.log_weights, kind="stable")
-        tasks = [self.tasks[place] for place in order.tolist()]
+        tasks = [self.tasks[index] for index in order.tolist()]
         return TextRouting(tasks, self.log_weights[order], self.evidence, self.bounded[order])
 
     def with_words(self, words: npt.NDArray[np.float32]) -> TextRouting:
@@ -179,7 +179,7 @@ class SearchSnapshot:
     task_names: Mapping[str, str]
     # Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
     degraded: dict[str, str]
-    router_positions: Mapping[str, int]  # position of each task in the router, by task ID
+    router_indices: Mapping[str, int]  # index of each task in the router, by task ID
     router: Router  # router of the release, with appended and edited captions added
     query_vectors: QueryVectorCache  # query encoder of the release, with its cache
     shard_releases: Mapping[str, str]  # ID of the release that made each searchable shard, by task ID
@@ -187,7 +187,7 @@ class SearchSnapshot:
     contributions: Mapping[str, TaskLineage]
     # Routing profiles with appended and edited captions, by task ID.
     appended_profiles: Mapping[str, AppendedProfile]
-    video_positions: VideoPositions  # each video's task, as a position in shards
+    video_tasks: VideoTasks  # index of each video's task in shards
     # Calibration of the release, with appended captions; None without one.
     confidence_model: ConfidenceModel | None = None
     release_confidence: ConfidenceModel | None = None  # calibration of the release alone
@@ -226,9 +226,9 @@ class SearchSnapshot:
         return self.index_snapshot.manifest.pinned is not None
 
     @cached_property
-    def positions(self) -> Mapping[str, int]:
-        """Position in ``shards`` by task ID."""
-        return {task: position for position, task in enumerate(self.shards)}
+    def task_indices(self) -> Mapping[str, int]:
+        """Index in ``shards`` by task ID."""
+        return {task: index for index, task in enumerate(self.shards)}
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ class SearchSnapshot:
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
-            positions = np.array([self.router_positions[task] for task in task_ids], np.int64)
+            positions = np.array([self.router_indices[task] for task in task_ids], np.int64)
             extra = self.query_vectors.encoder.routing_evidence(
                 [texts[number] for number in numbers], task_ids
             )

@@ -27,7 +27,7 @@ from service.search.snapshots.appended_captions import (
     read_appended_confidence,
 )
 from service.search.snapshots.search_snapshot import QueryVectorCache, SearchSnapshot
-from service.search.words.domain_captions import VideoPositions
+from service.search.words.domain_captions import VideoTasks
 
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
@@ -97,11 +97,11 @@ def load_snapshot(
     shards = {task: shard for task, shard in shards.items() if task not in degraded}
     if not shards:
         raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
-    router_positions = {task: position for position, task in enumerate(task_names)}
+    router_indices = {task: index for index, task in enumerate(task_names)}
     previous = other.appended_profiles if other else {}
     appended = appended_profiles(shards, encoder, backbone.vocabulary, previous)
     confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
-    profiles = _replace_profiles(release.profiles, router_positions, appended)
+    profiles = _replace_profiles(release.profiles, router_indices, appended)
     query_vectors = QueryVectorCache(encoder)
     for mode in encoder.modes:
         new = [task for task in shards if mode != "pinned" or task not in checked]
@@ -118,13 +118,13 @@ def load_snapshot(
         shards=shards,
         task_names=task_names,
         degraded=degraded,
-        router_positions=router_positions,
+        router_indices=router_indices,
         router=Router(profiles),
         query_vectors=query_vectors,
         shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
         contributions={**lineage.contributions, release_id: read_lineage(folder)},
         appended_profiles=appended,
-        video_positions=VideoPositions([videos[task] for task in shards]),
+        video_tasks=VideoTasks([videos[task] for task in shards]),
         confidence_model=parse_confidence(confidence) or release.confidence,
         release_confidence=release.confidence,
         appended_confidence=confidence,
@@ -138,7 +138,7 @@ def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:
         return None
-    profiles = _replace_profiles(snapshot.router.profiles, snapshot.router_positions, changed)
+    profiles = _replace_profiles(snapshot.router.profiles, snapshot.router_indices, changed)
     return replace(snapshot, router=Router(profiles), appended_profiles=appended)
 
 
@@ -157,12 +157,12 @@ def with_current_confidence(snapshot: SearchSnapshot) -> SearchSnapshot | None:
 
 
 def _replace_profiles(
-    profiles: RoutingProfiles, positions: Mapping[str, int], replacements: Mapping[str, AppendedProfile]
+    profiles: RoutingProfiles, indices: Mapping[str, int], replacements: Mapping[str, AppendedProfile]
 ) -> RoutingProfiles:
     if not replacements:
         return profiles
     return profiles.replace_rows(
-        {positions[task]: (row.tokens, row.values) for task, row in replacements.items()}
+        {indices[task]: (row.tokens, row.values) for task, row in replacements.items()}
     )
 
 
@@ -174,7 +174,7 @@ class SnapshotLineage:
     """Reads what a release added, by its ID. Checksums are verified; weights are not read.
 
     If a release is unreadable, its contribution is reconstructed from the manifest, which still tells the shards that
-    it made and the release before it. All other tasks keep their positions and are served; only that release's tasks
+    it made and the release before it. All other tasks keep their indices and are served; only that release's tasks
     are degraded.
     """
 
@@ -202,10 +202,11 @@ class SnapshotLineage:
     def _reconstruct(self, release_id: str) -> TaskLineage:
         """Reconstruct a contribution: the tasks of the release's shards, without names and routing profiles."""
         shards = list(self.index_snapshot.manifest.shards.values())
-        places = [place for place, shard in enumerate(shards) if shard.release == release_id]
-        before = ParentRelease(shards[places[0] - 1].release, places[0]) if places and places[0] else None
+        indices = [index for index, shard in enumerate(shards) if shard.release == release_id]
+        before = ParentRelease(shards[indices[0] - 1].release, indices[0]) if indices and indices[0] else None
         tasks = tuple(
-            ReleaseTask(shards[place].task, shards[place].task, shards[place].fingerprint) for place in places
+            ReleaseTask(shards[index].task, shards[index].task, shards[index].fingerprint)
+            for index in indices
         )
         empty = RoutingProfiles.from_dense(np.zeros((len(tasks), self.vocabulary), np.float32))
         return TaskLineage(tasks, empty, before)

@@ -222,8 +222,8 @@ class SnapshotManager:
             try:
                 loaded = self._load_newest_or_earlier()
                 if loaded is not None:
-                    self._words.prepare(loaded.video_positions.videos)
-                    self._words.captions_of(loaded.video_positions)
+                    self._words.prepare(loaded.video_tasks.videos)
+                    self._words.captions_of(loaded.video_tasks)
                 fresh = loaded
             except Unavailable as error:
                 self._refuse(error, 0.0)
@@ -317,7 +317,7 @@ class SnapshotManager:
     def _replace_current(self, fresh: SearchSnapshot) -> None:
         with self._earlier.dropped():
             self._current = fresh
-            self._words.retain(fresh.video_positions.videos)
+            self._words.retain(fresh.video_tasks.videos)
         prometheus_metrics.GENERATION.set(fresh.generation)
         prometheus_metrics.RELEASE_PINNED.set(fresh.is_pinned)
         log.info(

@@ -35,11 +35,11 @@ _MAX_LISTED_TASKS = 20  # in an error
 
 
 class UnknownTask(InvalidInput):
-    """A request names a task that the snapshot does not have; ``known`` are some searchable tasks to suggest."""
+    """A request names a task that the snapshot does not have; the error suggests some ``searchable`` ones."""
 
-    def __init__(self, task: str, field: str, known: Sequence[str]) -> None:
+    def __init__(self, task: str, field: str, searchable: Sequence[str]) -> None:
         message = f"There is no searchable task {task[:100]!r}."
-        hint = f"Searchable tasks: {', '.join(map(repr, known)) or 'none'}."
+        hint = f"Searchable tasks: {', '.join(map(repr, searchable)) or 'none'}."
         super().__init__(f"{field}: {message} {hint}", [FieldError(field, message, hint)])
         self.task = task
 
@@ -155,10 +155,10 @@ def start_searches(
     if with_words:
         edit = cache.words.follow_edits()
         texts = cache.words.texts
-        captions = cache.words.captions_of(snapshot.video_positions, texts.words)
+        captions = cache.words.captions_of(snapshot.video_tasks, texts.words)
     else:
         edit, texts = None, LibraryTexts()
-        captions = DomainCaptions.unknown(snapshot.video_positions)
+        captions = DomainCaptions.unknown(snapshot.video_tasks)
     words = [
         QueryWords(request.text, texts, captions=captions, snapshot=snapshot, tasks=searched)
         for request, searched in zip(requests, tasks, strict=True)

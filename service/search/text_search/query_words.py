@@ -67,7 +67,7 @@ class QueryWords:
         tasks: Sequence[str],
     ) -> None:
         self._texts, self._captions, self._snapshot = texts, captions, snapshot
-        self._tasks = snapshot.positions  # indices by task ID
+        self._tasks = snapshot.task_indices
         self.units = parse_query(typed)
         matches = texts.words.lookup(self.units)
         self.corrected = self._correct(typed, matches)
@@ -82,7 +82,7 @@ class QueryWords:
         is_searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last entry is for unknown videos
         is_searched[self._indices(tasks)] = True
         self._passages: dict[int, int] = {}  # video → its passage with the words
-        self._rejected = np.empty(0, np.int32)  # domains of the videos with negative feedback
+        self._negative_domains = np.empty(0, np.int32)  # domains of the videos with negative feedback
         self._evidence = self._find_evidence(matches, is_searched)
         self._add_transcripts(is_searched)
         self._add_negative_feedback([typed, self.text], is_searched)
@@ -114,7 +114,7 @@ class QueryWords:
 
     def log_odds_without_captions(self, videos: Ids) -> npt.NDArray[np.float32]:
         """Look up what lack of captions adds to the evidence for videos; 0 with captions, ``[len(videos)]``."""
-        domains = self._snapshot.video_positions.locate(videos)
+        domains = self._snapshot.video_tasks.locate(videos)
         are_captioned = self._captions.are_captioned(videos, domains)
         return np.where(are_captioned, np.float32(0), self._evidence.unknown[domains])
 
@@ -131,7 +131,11 @@ class QueryWords:
 
     def negative_count(self, task: str) -> int:
         """Count a task's videos with negative feedback. As many more are found, in case these fall in rank."""
-        return int(np.count_nonzero(self._rejected == self._tasks[task])) if len(self._rejected) else 0
+        return (
+            int(np.count_nonzero(self._negative_domains == self._tasks[task]))
+            if len(self._negative_domains)
+            else 0
+        )
 
     def groups(self, task: str, depth: int) -> list[tuple[Ids, int]]:
         """Group a task's videos to scan besides the whole task, with the number of nearest videos to find in each.
@@ -175,7 +179,7 @@ class QueryWords:
         # Of a unit so common that some of its texts are not matches, captions have their share.
         share = self._captions.statistics.captions / max(1, matches.documents)
         captions[is_partial] = np.maximum(captions, matches.frequencies * share)[is_partial]
-        domains = self._snapshot.video_positions.locate(matches.videos)
+        domains = self._snapshot.video_tasks.locate(matches.videos)
         matches, domains = matches.select(is_searched[domains]), domains[is_searched[domains]]
         evidence = word_evidence(
             matches,
@@ -203,7 +207,7 @@ class QueryWords:
         matches = transcripts.lookup(self.units, required_units)
         log_odds, says_all = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
         videos = video_ids_of(matches.videos)
-        domains = self._snapshot.video_positions.locate(videos)
+        domains = self._snapshot.video_tasks.locate(videos)
         (rows,) = np.nonzero((log_odds > 0) & is_searched[domains])
         # Each video's best passage; on a tie, the first.
         rows = rows[np.lexsort((matches.videos[rows], -log_odds[rows], videos[rows]))]
@@ -219,20 +223,22 @@ class QueryWords:
         all_videos, all_votes = self._texts.feedback.negative_videos(queries)
         if not len(all_videos):
             return
-        videos, self._rejected = self._searched(all_videos, is_searched)
+        videos, self._negative_domains = self._searched(all_videos, is_searched)
         votes = all_votes[np.isin(all_videos, videos)]
         log_odds = self.log_odds(videos).astype(np.float64)
-        self._evidence = self._evidence.with_negative_feedback(videos, self._rejected, votes, log_odds)
+        self._evidence = self._evidence.with_negative_feedback(
+            videos, self._negative_domains, votes, log_odds
+        )
 
     def _searched(self, videos: Ids, is_searched: npt.NDArray[np.bool_]) -> tuple[Ids, npt.NDArray[np.int32]]:
         """Select the videos of searched tasks, with the indices of their tasks."""
-        domains = self._snapshot.video_positions.locate(videos)
+        domains = self._snapshot.video_tasks.locate(videos)
         return videos[is_searched[domains]], domains[is_searched[domains]]
 
     def _unmatched(self, videos: Ids, evidence: WordEvidence | None = None) -> npt.NDArray[np.float32]:
         """Look up the evidence for videos of the snapshot if no text of theirs matched, ``[len(videos)]``."""
         evidence = evidence or self._evidence
-        domains = self._snapshot.video_positions.locate(videos)
+        domains = self._snapshot.video_tasks.locate(videos)
         are_captioned = self._captions.are_captioned(videos, domains)
         return np.where(are_captioned, evidence.absent[domains], evidence.unknown[domains])
 
@@ -327,8 +333,8 @@ class QueryWords:
             for word in words:
                 for unit, others in spellings.get(word.term, ()):
                     following = [
-                        next((other for other in placed.get(place, ()) if other.term in terms), None)
-                        for place, terms in enumerate(others, position + 1)
+                        next((other for other in placed.get(index, ()) if other.term in terms), None)
+                        for index, terms in enumerate(others, position + 1)
                     ]
                     last = following[-1] if following else word
                     if last is not None and None not in following:

@@ -17,8 +17,8 @@ _FREE_ENTRIES = 1 << 20
 _RECOUNTED = 50  # recount once one in this many library texts has changed
 
 
-class VideoPositions:
-    """Maps videos to their tasks' positions.
+class VideoTasks:
+    """Maps videos to the indices of their tasks.
 
     Args:
         videos: Each of T tasks' video vector IDs, without moments; a video belongs to one task.
@@ -47,20 +47,20 @@ class VideoPositions:
             self._table = np.full(span + 1, -1, np.int32)
             self._table[self.videos - self._first] = self._tasks
 
-    def places(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Find the places in ``by_task`` of those IDs that it contains."""
+    def rows(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Find the rows in ``by_task`` of those IDs that it contains."""
         return self._order[find_ids(self.videos, ids)[1]]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
-        """Find each video's task position, ``int32 [len(ids)]``; -1 for unknown IDs."""
+        """Find the index of each video's task, ``int32 [len(ids)]``; -1 for unknown IDs."""
         if self._table is not None:
-            places = ids - self._first
+            entries = ids - self._first
             last = len(self._table) - 1
-            return self._table[np.where((places < 0) | (places > last), last, places)]
-        is_known, places = find_ids(self.videos, ids)
-        positions = np.full(len(ids), -1, np.int32)
-        positions[is_known] = self._tasks[places]
-        return positions
+            return self._table[np.where((entries < 0) | (entries > last), last, entries)]
+        is_stored, rows = find_ids(self.videos, ids)
+        indices = np.full(len(ids), -1, np.int32)
+        indices[is_stored] = self._tasks[rows]
+        return indices
 
 
 class DomainCaptions:
@@ -68,9 +68,9 @@ class DomainCaptions:
 
     Args:
         words: Words of the library.
-        positions: Videos of the snapshot's tasks.
+        videos: Videos of the snapshot's tasks.
         statistics: Caption statistics; counted if None.
-        is_captioned: Whether each video of ``positions.by_task`` has a caption; looked up if None.
+        is_captioned: Whether each video of ``videos.by_task`` has a caption; looked up if None.
         counted: Number of library texts when the statistics were counted; None: that of ``words``.
 
     Attributes:
@@ -81,54 +81,54 @@ class DomainCaptions:
     def __init__(
         self,
         words: WordIndex,
-        positions: VideoPositions,
+        videos: VideoTasks,
         statistics: CaptionStatistics | None = None,
         is_captioned: npt.NDArray[np.bool_] | None = None,
         counted: int | None = None,
     ) -> None:
         self.version = words.captioned_version
         self._counted = words.documents if counted is None else counted
-        self._positions = positions
-        self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
+        self._videos = videos
+        self._is_captioned = words.captioned(videos.by_task) if is_captioned is None else is_captioned
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
-        self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[positions.starts])
+        self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[videos.starts])
         self.statistics = statistics or self._count(words)
 
     @classmethod
-    def unknown(cls, positions: VideoPositions) -> DomainCaptions:
+    def unknown(cls, videos: VideoTasks) -> DomainCaptions:
         """Create empty facts, for searches without words."""
-        zeros = np.zeros(len(positions.starts) - 1)
-        captions = np.zeros(len(positions.by_task), np.bool_)
-        return cls(WordIndex.empty(), positions, CaptionStatistics(0, zeros, zeros, zeros), captions)
+        zeros = np.zeros(len(videos.starts) - 1)
+        captions = np.zeros(len(videos.by_task), np.bool_)
+        return cls(WordIndex.empty(), videos, CaptionStatistics(0, zeros, zeros, zeros), captions)
 
-    def uncaptioned(self, position: int) -> Ids:
-        """Find the videos without captions in the task at a position: vector IDs, ascending."""
-        if not self.uncaptioned_counts[position]:
-            return self._positions.by_task[:0]
-        rows = slice(self._positions.starts[position], self._positions.starts[position + 1])
-        return self._positions.by_task[rows][~self._is_captioned[rows]]
+    def uncaptioned(self, task: int) -> Ids:
+        """Find the videos without captions in the task at an index: vector IDs, ascending."""
+        if not self.uncaptioned_counts[task]:
+            return self._videos.by_task[:0]
+        rows = slice(self._videos.starts[task], self._videos.starts[task + 1])
+        return self._videos.by_task[rows][~self._is_captioned[rows]]
 
-    def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Check whether each video of the snapshot has a caption, given the positions of their tasks."""
-        are_captioned = self.uncaptioned_counts[positions] == 0
+    def are_captioned(self, videos: Ids, tasks: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Check whether each video of the snapshot has a caption, given the indices of their tasks."""
+        are_captioned = self.uncaptioned_counts[tasks] == 0
         (unknown,) = np.nonzero(~are_captioned)
-        are_captioned[unknown] = self._is_captioned[self._positions.places(videos[unknown])]
+        are_captioned[unknown] = self._is_captioned[self._videos.rows(videos[unknown])]
         return np.asarray(are_captioned)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
         """Update the facts to new words; statistics are kept until enough texts were added or removed."""
         if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
-            return DomainCaptions(words, self._positions)
+            return DomainCaptions(words, self._videos)
         if words.captioned_version == self.version:
             return self
-        return DomainCaptions(words, self._positions, statistics=self.statistics, counted=self._counted)
+        return DomainCaptions(words, self._videos, statistics=self.statistics, counted=self._counted)
 
     def _count(self, words: WordIndex) -> CaptionStatistics:
-        captions, lengths = words.count_captions(self._positions.locate, len(self._positions.counts))
+        captions, lengths = words.count_captions(self._videos.locate, len(self._videos.counts))
         uncaptioned = self.uncaptioned_counts.astype(np.float64)
         return CaptionStatistics(
             int(captions.sum()),
             lengths / np.maximum(captions, 1),
-            self._positions.counts - uncaptioned,
+            self._videos.counts - uncaptioned,
             uncaptioned,
         )

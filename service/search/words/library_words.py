@@ -35,7 +35,7 @@ from service.catalog.database import CatalogReads, id_chunks, session_scope
 from service.catalog.domain_videos import TimedText, read_edited_videos, read_last_edit, with_following
 from service.catalog.tables import Feedback, Passage, Video
 from service.core.errors import Unavailable
-from service.search.words.domain_captions import DomainCaptions, VideoPositions
+from service.search.words.domain_captions import DomainCaptions, VideoTasks
 
 MAX_TEXT_CHARS = 2000  # per text, like a caption
 MAX_VALUES = 256  # metadata values per video
@@ -63,7 +63,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class RelevanceFeedback:
-    """The positive and negative feedback of a library: texts that people confirmed or refused; immutable.
+    """The relevance feedback of a library: texts with positive or negative votes for a video; immutable.
 
     Texts are given by vector ID, each with the key of its words; negative ones have negative votes.
     """
@@ -153,7 +153,7 @@ class LibraryTexts(NamedTuple):
 
     words: WordIndex = WordIndex.empty()
     transcripts: TranscriptWords = TranscriptWords()
-    feedback: RelevanceFeedback = RelevanceFeedback()  # texts that people confirmed or refused
+    feedback: RelevanceFeedback = RelevanceFeedback()
     videos: Ids = _NONE  # int64, ascending; vector IDs of the videos
     edit: int | None = None  # number of the last edit in the index; None before the first videos
 
@@ -175,7 +175,7 @@ class LibraryWords:
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
         self._state = LibraryTexts()
-        self._captions: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
+        self._captions: WeakKeyDictionary[VideoTasks, DomainCaptions] = WeakKeyDictionary()
         self._captions_lock = Lock()
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # for the state; not held while many videos are read
@@ -200,17 +200,17 @@ class LibraryWords:
                         edit=since if edit is None else min(edit, since),
                     )
 
-    def captions_of(self, positions: VideoPositions, words: WordIndex | None = None) -> DomainCaptions:
+    def captions_of(self, videos: VideoTasks, words: WordIndex | None = None) -> DomainCaptions:
         """Get the caption facts for a snapshot's videos and some words, the newest by default.
 
         They are counted before the snapshot is served, so no search waits for them.
         """
         words = words or self._state.words
         with self._captions_lock:
-            counted = self._captions.get(positions)
-            current = DomainCaptions(words, positions) if counted is None else counted.updated(words)
+            counted = self._captions.get(videos)
+            current = DomainCaptions(words, videos) if counted is None else counted.updated(words)
             if current is not counted:
-                self._captions[positions] = current
+                self._captions[videos] = current
             return current
 
     def retain(self, videos: Ids) -> None:
@@ -283,9 +283,9 @@ def read_texts(videos: Ids) -> ReadTexts:
 
 
 def read_feedback_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:
-    """Read the texts of videos that people confirmed or refused, most votes first; refused ones have negative votes.
+    """Read the texts with relevance feedback, most votes first; texts with negative feedback have negative votes.
 
-    A text's votes are the callers who confirmed it minus those who refused it. A text without a majority is left out.
+    A text's votes are its positive less its negative feedback. A text without a majority is left out.
     """
     votes: dict[tuple[int, str], int] = {}
     texts: dict[tuple[int, str, str], str] = {}

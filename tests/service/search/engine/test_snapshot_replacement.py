@@ -239,7 +239,7 @@ def test_words_follow_the_snapshots(library: Library, service: SearchEngine) -> 
     assert found("whale") == []
     assert service.snapshots.refresh()
     (whale,) = found("whale")
-    located = service.snapshots.current().video_positions.locate(
+    located = service.snapshots.current().video_tasks.locate(
         np.array([whale, *found("heron"), *found("taxi"), 99])
     )
     assert located.tolist() == [2, 0, 1, -1]
@@ -264,5 +264,5 @@ def test_snapshot_is_not_served_before_its_words_are_read(
         assert not service.snapshots.refresh()
         assert (service.snapshots.current(), service.snapshots.last_error) == (before, "no")
     assert service.snapshots.refresh()
-    assert service.snapshots.current().video_positions.locate(np.array([7])).tolist() == [2]
+    assert service.snapshots.current().video_tasks.locate(np.array([7])).tolist() == [2]
     assert service.snapshots.last_error is None

@@ -26,7 +26,7 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library.video_changes import edit_video
 from service.search.words import library_words
-from service.search.words.domain_captions import VideoPositions
+from service.search.words.domain_captions import VideoTasks
 from service.search.words.library_words import (
     MAX_TEXT_CHARS,
     MAX_VALUES,
@@ -349,7 +349,7 @@ def test_last_texts_of_each_video_count(changes: Sequence[dict[int, dict[str, in
 @pytest.mark.parametrize("scale", [1, 10**9])
 def test_videos_are_located_among_dense_and_scattered_ids(scale: int) -> None:
     tasks = [np.array([5, 8]) * scale, np.array([], np.int64), np.array([6, 30]) * scale]
-    positions = VideoPositions(tasks)
+    positions = VideoTasks(tasks)
     assert positions.videos.tolist() == [5 * scale, 6 * scale, 8 * scale, 30 * scale]
     wanted = np.array([30, 5, 7, 6, 4, 31, 8, 0, -3, 1 << 20]) * scale
     located = positions.locate(wanted)
@@ -359,6 +359,6 @@ def test_videos_are_located_among_dense_and_scattered_ids(scale: int) -> None:
 
 def test_empty_snapshot_contains_no_video() -> None:
     for tasks in ([], [np.array([], np.int64)]):
-        positions = VideoPositions(tasks)
+        positions = VideoTasks(tasks)
         assert len(positions.videos) == 0
         assert positions.locate(np.array([0, 1, 5])).tolist() == [-1, -1, -1]
