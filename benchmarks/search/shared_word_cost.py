@@ -114,7 +114,7 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     tokens = snapshot.query_vectors.tokens([query.text for query in library.queries])
     routing = snapshot.route(tokens, [list(snapshot.shards)] * len(library.queries))
     return fmean(
-        task_of[query.target] == routed.tasks[0]
+        task_of[query.target] == next(iter(routed.weights))
         for query, routed in zip(library.queries, routing, strict=True)
     )
 

@@ -148,10 +148,6 @@ class AnswerModel:
         """Estimate the probability that the described video is in the library; see :func:`answer_features`."""
         return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
-    def within_reach(self, scores: Floats, first: float) -> npt.NDArray[np.bool_]:
-        """Check which results are close enough to the first one to belong to the answer, ``[n]``."""
-        return np.asarray(scores >= first - self.reach)
-
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> AnswerModel:
         """Restore a model from its fields; errors are those of :meth:`ConfidenceModel.from_json`."""

@@ -86,30 +86,34 @@ class Router:
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
         self._has_captions = profiles.has_captions
 
-    def evidence(self, words: Floats, tasks: npt.NDArray[np.int64], captions: Floats | None = None) -> Floats:
-        """Combine one text's evidence for some tasks, in nats, ``[len(tasks)]``; see :func:`log_probabilities`.
+    def route(
+        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], captions: Floats | None = None
+    ) -> tuple[Floats, Floats, TextEvidence]:
+        """Compute T tasks' log weights for a text and their bounded evidence, ``[T]``, and summarize the evidence.
+
+        Bounded evidence leaves no task far behind; the best one has 0. With some probability, the text has the task
+        that the evidence says; otherwise, any task is equally likely. So the bound rises with the logarithm of the
+        number of tasks, as does the evidence that the right one needs.
 
         Args:
-            words: :meth:`word_evidence` of the text for these tasks.
-            tasks: Indices of the tasks.
-            captions: Evidence of their captions for the text, in nats, ``[len(tasks)]``.
+            tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
+            tasks: Indices of the tasks, ``[T]``.
+            captions: Evidence of their captions for the text, in nats, ``[T]``.
         """
-        scores = np.array(words if captions is None else words + captions, np.float32)
-        fill_uncaptioned(scores[None], self._has_captions[tasks])
-        return scores
-
-    def bounded_evidence(
-        self, words: Floats, tasks: npt.NDArray[np.int64], captions: Floats | None = None
-    ) -> Floats:
-        """Combine one text's evidence for some tasks so that none is far behind; the best task has 0.
-
-        With some probability, the text has the task that the evidence says; otherwise, any task is equally likely. So
-        the bound rises with the logarithm of the number of tasks, as does the evidence that the right one needs.
-        """
+        distinct, has_captions = distinct_tokens(tokens), self._has_captions[tasks]
+        words = self.word_evidence(distinct, tasks)
+        summary = summarize_evidence(
+            words,
+            captions,
+            coverage=self.coverage(distinct, tasks),
+            has_captions=has_captions,
+            tokens=len(distinct),
+        )
+        weights = log_probabilities(_combine(words, captions, has_captions, np.float32))
         close = None if captions is None else np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
-        weights = log_probabilities(self.evidence(words, tasks, close))
-        mixed = np.log(np.exp(weights) + np.float32(_UNRELATED / max(1, len(weights))))
-        return np.asarray(mixed - mixed.max(), np.float32)
+        bounded = log_probabilities(_combine(words, close, has_captions, np.float32))
+        mixed = np.log(np.exp(bounded) + np.float32(_UNRELATED / max(1, len(bounded))))
+        return weights, np.asarray(mixed - mixed.max(), np.float32), summary
 
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """Sum the profile values of a text's distinct tokens for some tasks, in nats, ``[len(tasks)]``."""
@@ -121,10 +125,6 @@ class Router:
         """Compute the share of a text's distinct tokens that each task's captions contain, ``[len(tasks)]``."""
         counts = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._has_captions))
         return np.asarray(counts[tasks] / max(1, len(tokens)), np.float32)
-
-    def has_captions(self, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Check which tasks have captions, ``[len(tasks)]``."""
-        return np.asarray(self._has_captions[tasks])
 
     def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Find the indices of the tokens' profile entries."""
@@ -166,30 +166,16 @@ class TextEvidence(NamedTuple):
     coverage: float = 0.0
 
 
-def route_text(
-    router: Router,
-    tokens: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
-    captions: npt.NDArray[np.float32] | None,
-) -> tuple[Floats, Floats, TextEvidence]:
-    """Compute the log weights of T tasks for a text and their bounded evidence, ``[T]``, and summarize the evidence.
-
-    Args:
-        tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
-        positions: Positions of the tasks in the router, ``[T]``.
-        captions: Evidence of their captions for the text, in nats, ``[T]``.
-    """
-    distinct = distinct_tokens(tokens)
-    words = router.word_evidence(distinct, positions)
-    summary = summarize_evidence(
-        words,
-        captions,
-        coverage=router.coverage(distinct, positions),
-        has_captions=router.has_captions(positions),
-        tokens=len(distinct),
-    )
-    weights = log_probabilities(router.evidence(words, positions, captions))
-    return weights, router.bounded_evidence(words, positions, captions), summary
+def _combine(
+    words: npt.NDArray[np.floating],
+    captions: npt.NDArray[np.floating] | None,
+    has_captions: npt.NDArray[np.bool_],
+    dtype: type[np.floating],
+) -> npt.NDArray[np.floating]:
+    """Add a text's evidence of words and captions for some tasks, ``[T]``; see :func:`fill_uncaptioned`."""
+    scores = np.array(words if captions is None else words + captions, dtype)
+    fill_uncaptioned(scores[None], has_captions)
+    return scores
 
 
 def summarize_evidence(
@@ -208,15 +194,14 @@ def summarize_evidence(
         has_captions: Whether each task has captions, and so evidence of its own, ``[T]``.
         tokens: Number of distinct tokens of the text.
     """
-    total = np.array(words if captions is None else words + captions, np.float64)
-    fill_uncaptioned(total[None], has_captions)
+    total = _combine(words, captions, has_captions, np.float64)
+    familiarity = float(total.max()) / tokens if tokens else 0.0
+    log_weight = float(log_probabilities(total).max())
     if not has_captions.any() or not tokens:
-        return TextEvidence(
-            float(total.max()) / tokens if tokens else 0.0, float(log_probabilities(total).max())
-        )
+        return TextEvidence(familiarity, log_weight)
     return TextEvidence(
-        familiarity=float(total.max()) / tokens,
-        log_weight=float(log_probabilities(total).max()),
+        familiarity,
+        log_weight,
         words=float(words[has_captions].max()) / tokens,
         captions=0.0 if captions is None else float(captions[has_captions].max()),
         coverage=float(coverage[has_captions].max()),

@@ -87,7 +87,7 @@ def explain_result(
             "Add this domain, or leave the parameter out.",
         )
     hits = search.planner.hits()
-    confidence = compute_confidence(search, hits)
+    compute_confidence(search, hits)
     ranked = [hit.id for hit in hits[: request.query.k]]
     bonus = float(search.planner.prior_bonuses[task])
     words = float(search.words.log_odds(np.array([vector_id], np.int64))[0])
@@ -104,8 +104,7 @@ def explain_result(
         hit, count = Hit(task, vector_id, 0.0), max(1, request.query.moments)
         moments = find_best_moments(search, [hit], count).get(vector_id, [])
     cosine = max([video_cosine, *(visual.cosines(moment.score - bonus - words) for moment in moments)])
-    is_ranked, matching_hits = vector_id in ranked, confidence.matching_hits
-    weights = search.routing.weights
+    is_ranked, matching_hits = vector_id in ranked, search.matching_hits
     return ResultExplanation(
         query=request.query.q,
         video_id=video_id,
@@ -124,14 +123,14 @@ def explain_result(
         neutral_cosine=visual.neutral,
         is_fitted=snapshot.has_fitted_visual_score,
         routing_term=bonus,
-        weight=math.exp(weights[task]),
+        weight=math.exp(search.weights[task]),
         words_term=words,
         texts=_texts(search, vector_id),
         routing=list_routing(search, _LISTED_TASKS, [task]),
-        confidence=confidence.results.get(vector_id) if is_ranked else None,
+        confidence=search.probabilities.get(vector_id) if is_ranked else None,
         matches=None if matching_hits is None or not is_ranked else vector_id in matching_hits,
         moments=moments,
-        words=_words(snapshot, search.words.text, task, list(weights)),
+        words=_words(snapshot, search.words.text, task, list(search.weights)),
     )
 
 
@@ -266,7 +265,7 @@ def _outcome(
         hits = sorted([*hits, Hit(task_id, caption.vector_id, score)], key=planner.rank_key)
     hits = hits[:depth]
     rank = next((number for number, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
-    weight = math.exp(search.routing.weights.get(task_id, -math.inf))
+    weight = math.exp(search.weights.get(task_id, -math.inf))
     return _Outcome(caption, search.mode, rank, weight, hits[:_SHOWN_RESULTS])
 
 

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from cinestrata_schemas.search import SearchQuery
-from index.hits import Hit
 from index.words.text_analysis import split_words
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
@@ -61,6 +60,12 @@ class SearchRequest:
     def parameter_digests(self) -> dict[str, str]:
         """Digests of the parameters, apart from the release, that determine the results and their order."""
         query, has_routes = self.query, self.query.routes is not None
+
+        def seconds(
+            time: datetime | None,
+        ) -> float | None:  # a conversion to UTC fails at either end of the range
+            return None if time is None else (time - _EPOCH).total_seconds()
+
         return digest_parameters(
             {
                 "q": self.text,
@@ -68,8 +73,8 @@ class SearchRequest:
                 "mode": query.mode,
                 "min_duration": query.min_duration,
                 "max_duration": query.max_duration,
-                "arrived_after": _seconds_since_epoch(self.filter.arrived_after),
-                "arrived_before": _seconds_since_epoch(self.filter.arrived_before),
+                "arrived_after": seconds(self.filter.arrived_after),
+                "arrived_before": seconds(self.filter.arrived_before),
                 "where": query.where or None,
                 "min_score": query.min_score,
                 "min_confidence": query.min_confidence,
@@ -153,6 +158,7 @@ def _parse(
         report_error(
             "task", "The list of tasks is empty.", "Give a task, or leave the parameter out to search all."
         )
+    task = [query.task] if isinstance(query.task, str) else query.task
     video_filter = parse_filter(query, report_error)
     cursor = None
     if query.cursor is not None and not errors:
@@ -166,7 +172,7 @@ def _parse(
     request = SearchRequest(
         query=query,
         text=text,
-        tasks=_parse_tasks(query.task),
+        tasks=None if task is None else tuple(sorted(set(task))),
         filter=video_filter,
         cursor=cursor,
         mode=cursor.mode if cursor else query.mode,
@@ -185,17 +191,6 @@ def _parse(
         )
     all_errors += errors
     return request
-
-
-def _parse_tasks(task: str | list[str] | None) -> tuple[str, ...] | None:
-    if task is None:
-        return None
-    return (task,) if isinstance(task, str) else tuple(sorted(set(task)))
-
-
-def _seconds_since_epoch(time: datetime | None) -> float | None:
-    """Convert to seconds since 2000, without a conversion to UTC, which fails at either end of the time range."""
-    return None if time is None else (time - _EPOCH).total_seconds()
 
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -224,11 +219,6 @@ class Cursor(BaseModel, frozen=True, strict=True, extra="forbid"):
     def __str__(self) -> str:
         body = self.model_dump_json().encode()
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
-
-    @property
-    def last_hit(self) -> Hit:
-        """Last hit of the previous page."""
-        return Hit(*self.last)
 
 
 def parse_cursor(text: str) -> Cursor | None:

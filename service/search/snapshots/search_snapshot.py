@@ -30,7 +30,7 @@ from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.router import Router, TextEvidence, log_probabilities, route_text
+from models.routing.router import Router, TextEvidence
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile
@@ -46,6 +46,12 @@ _OBJECT_BYTES = 500  # overhead of the Python objects of an entry, roughly
 _DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
 _MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
 _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
+
+
+def sort_weights(tasks: Sequence[str], log_weights: npt.NDArray[np.float32]) -> dict[str, float]:
+    """Map tasks to their log weights, likeliest first; those with equal weights keep their order."""
+    order = np.argsort(-log_weights, kind="stable").tolist()
+    return {tasks[index]: float(log_weights[index]) for index in order}
 
 
 def best_per_video(hits: Hits) -> Hits:
@@ -78,26 +84,11 @@ class ShardScan(NamedTuple):
 class TextRouting(NamedTuple):
     """Where a text is routed."""
 
-    tasks: Sequence[str]  # task IDs, likeliest first
-    log_weights: npt.NDArray[np.float32]  # their log weights, float32 [T]; the weights sum to one
+    weights: dict[str, float]  # log weights by task ID, likeliest first; the weights sum to one
+    bounded: npt.NDArray[
+        np.float32
+    ]  # bounded evidence for these tasks, which ranks results, in nats, float32 [T]
     evidence: TextEvidence  # summary of the evidence behind the weights
-    # Bounded evidence for the tasks, which ranks results, in nats, float32 [T].
-    bounded: npt.NDArray[np.float32]
-
-    def sorted(self) -> TextRouting:
-        """Sort tasks by weight; those with equal weights keep their order."""
-        order = np.argsort(-self.log_weights, kind="stable")
-        tasks = [self.tasks[index] for index in order.tolist()]
-        return TextRouting(tasks, self.log_weights[order], self.evidence, self.bounded[order])
-
-    def with_words(self, words: npt.NDArray[np.float32]) -> TextRouting:
-        """Weigh the tasks by their bounded evidence and the highest evidence of words in each, ``[T]``, instead."""
-        return self._replace(log_weights=log_probabilities(self.bounded + words)).sorted()
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Log weights by task ID, likeliest first."""
-        return dict(zip(self.tasks, self.log_weights.tolist(), strict=True))
 
 
 class QueryVectorCache:
@@ -264,15 +255,17 @@ class SearchSnapshot:
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
-            positions = np.array([self.router_indices[task] for task in task_ids], np.int64)
-            extra = self.query_vectors.encoder.routing_evidence(
+            indices = np.array([self.router_indices[task] for task in task_ids], np.int64)
+            captions = self.query_vectors.encoder.routing_evidence(
                 [texts[number] for number in numbers], task_ids
             )
-            for place, number in enumerate(numbers):
-                weights, bounded, evidence = route_text(
-                    self.router, texts[number], positions, None if extra is None else extra[place]
+            for row, number in enumerate(numbers):
+                log_weights, bounded, evidence = self.router.route(
+                    texts[number], indices, None if captions is None else captions[row]
                 )
-                routing[number] = TextRouting(task_ids, weights, evidence, bounded).sorted()
+                weights = sort_weights(task_ids, log_weights)
+                order = np.argsort(-log_weights, kind="stable")
+                routing[number] = TextRouting(weights, bounded[order], evidence)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

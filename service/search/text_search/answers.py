@@ -32,7 +32,7 @@ from service.library.library_listing import stream_url, thumbnail_url
 from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
-from service.search.text_search.executor import UNKNOWN_CONFIDENCE, ListConfidence, TextSearch
+from service.search.text_search.executor import TextSearch
 from service.search.video_filters import count_facets
 from service.search.video_metadata_cache import VideoMetadataCache
 
@@ -48,13 +48,13 @@ def answer_searches(
     """Answer searches whose rounds are all done, with at most one read of videos for all."""
     for search in searches:
         hits, query = search.planner.hits(), search.request.query
-        search.confidence = compute_confidence(search, hits)
-        least, probabilities = query.min_confidence, search.confidence.results
+        compute_confidence(search, hits)
+        least = query.min_confidence
         search.ranked = [
             hit
             for hit in hits
             if (query.min_score is None or hit.score >= query.min_score)
-            and (least is None or probabilities.get(hit.id, 0.0) >= least)
+            and (least is None or search.probabilities.get(hit.id, 0.0) >= least)
         ]
         search.offset = _find_page_start(search)
         search.end = min(search.offset + query.k, search.end)
@@ -93,7 +93,7 @@ def _find_page_start(search: TextSearch) -> int:
     cursor, count, planner = search.request.cursor, search.offset, search.planner
     if cursor is None:
         return count
-    last, ids = cursor.last_hit, [hit.id for hit in search.ranked]
+    last, ids = Hit(*cursor.last), [hit.id for hit in search.ranked]
     if last.id in ids[:count]:
         return ids.index(last.id) + 1
     if last.task not in planner.prior_bonuses:
@@ -136,17 +136,17 @@ def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[T
             weight=math.exp(log_weight),
             searched=task in search.planner.searched,
         )
-        for rank, (task, log_weight) in enumerate(search.routing.weights.items())
+        for rank, (task, log_weight) in enumerate(search.weights.items())
         if rank < shown or task in also
     ]
 
 
 def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows) -> SearchResponse:
-    snapshot, request, confidence = search.snapshot, search.request, search.confidence
+    snapshot, request = search.snapshot, search.request
     generation = request.cursor.generation if request.cursor else snapshot.generation
     can_continue = request.hits_before + request.query.k < request_limits.MAX_PAGED_RESULTS
     has_next_page = can_continue and len(search.ranked) > search.end
-    matching, facets = confidence.matching, list[Facet]()
+    matching, facets = search.matching, list[Facet]()
     if request.query.facets:
         counted = matching
         if counted is None or not len(counted):
@@ -158,7 +158,7 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
         generation=generation,
         mode=search.mode,
         results=results,
-        confidence=confidence.answer,
+        confidence=search.answer_probability,
         matches=None if matching is None else len(matching) > 0,
         matching=None if matching is None else len(matching),
         corrected=search.words.corrected,
@@ -195,21 +195,19 @@ def build_results(
     The confidence, moments and words of a text search are added, with the cues of passages by ID.
     """
     results: list[SearchResult] = []
-    first_rank, confidence, moments, matched = 1, UNKNOWN_CONFIDENCE, {}, set[int]()
+    first_rank, matched = 1, set[int]()
     if search is not None:
         first_rank += search.request.results_before
-        confidence, moments = search.confidence, search.moments
         matched = search.words.matched_videos([hit.id for hit in hits])
     for hit in hits:
         row = rows.get(hit.id)
         if row is None:
             continue
-        best = moments.get(hit.id, [])
+        best, matching_hits = (search.moments.get(hit.id, []), search.matching_hits) if search else ([], None)
         texts: list[MatchedText] = []
         if search is not None and hit.id in matched:
             (passage,) = search.words.passages([hit.id]) or [-1]
             texts = search.words.matched_texts(hit.id, row, passages.get(passage, ()))
-        matching_hits = confidence.matching_hits
         results.append(
             SearchResult(
                 rank=first_rank + len(results),
@@ -218,7 +216,7 @@ def build_results(
                 task=snapshot.task_names[hit.task],
                 task_id=hit.task,
                 score=hit.score,
-                confidence=confidence.results.get(hit.id),
+                confidence=search.probabilities.get(hit.id) if search else None,
                 matches=None if matching_hits is None else hit.id in matching_hits,
                 words=texts,
                 captions=row.captions,
@@ -276,8 +274,8 @@ def find_best_moments(
 # -- confidence -------------------------------------------------------------------------------------------------
 
 
-def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidence:
-    """Compute the confidence of a list of hits, from the first one on, and of each hit.
+def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
+    """Compute the confidence of a search's list of hits, from the first one on, and of each hit.
 
     The calibration turns the visual score of a hit into log-odds that it is right; the evidence of its words is added.
     A video matches if its texts match all terms, if it is likely right and has some of the words, or if its visual
@@ -286,7 +284,7 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidenc
     with_all_terms = _videos_with_all_terms(search)
     model = search.calibration
     if not hits or (model is None and not len(with_all_terms)):
-        return UNKNOWN_CONFIDENCE
+        return
     ids = np.array([hit.id for hit in hits], np.int64)
     words = np.array([hit.words for hit in hits]) - search.words.log_odds_without_captions(ids)
     has_all_terms, _ = find_ids(with_all_terms, ids)
@@ -295,22 +293,22 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidenc
     log_odds = np.full(len(hits), _UNKNOWN_VISUAL)
     visual_probability: float | None = None
     if model is not None:
-        priors = {task: DEFAULT_PRIOR * weight for task, weight in search.unbounded_routing.weights.items()}
+        priors = {task: DEFAULT_PRIOR * weight for task, weight in search.routing.weights.items()}
         scores = np.array([hit.cosine for hit in hits]) + np.array([priors[hit.task] for hit in hits])
         nearest = [best.scores[:CONFIDENCE_DEPTH] + priors[task] for task, best in search.nearest.items()]
         head = np.sort(np.concatenate([np.empty(0), *nearest]))[::-1][:CONFIDENCE_DEPTH]
-        evidence = search.unbounded_routing.evidence
+        evidence = search.routing.evidence
         log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
         is_known = np.ones(len(hits), np.bool_)
         if model.answer is not None:
             visual_probability = model.answer.probability(head, evidence)
             if visual_probability >= model.answer.threshold:
-                is_near = model.answer.within_reach(scores, float(head[0])) & (words > _SPEAKS_AGAINST)
+                is_near = (scores >= float(head[0]) - model.answer.reach) & (words > _SPEAKS_AGAINST)
                 is_near &= is_head
     # If words speak for a video, an unlikely visual score is no evidence against it.
     log_odds = np.where(words > 0, np.maximum(log_odds, _UNKNOWN_VISUAL), log_odds) + words
     probabilities = np.minimum.accumulate(logistic(log_odds))  # in the order of the list
-    results = dict(zip(ids[is_known].tolist(), probabilities[is_known].tolist(), strict=True))
+    search.probabilities = dict(zip(ids[is_known].tolist(), probabilities[is_known].tolist(), strict=True))
     answer = max([0.0, *probabilities[has_all_terms].tolist()])
     if visual_probability is not None:
         # A text that lacks only a word such as "in" still supports its video.
@@ -321,9 +319,11 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> ListConfidenc
         # At most one video is the described one, so the first probabilities add up.
         answer = max(answer, min(1.0, float(probabilities[:CONFIDENCE_DEPTH].sum())))
         if not len(with_all_terms):
-            return ListConfidence(results, answer)
-    matching = np.sort(np.concatenate([with_all_terms, ids[is_near & ~has_all_terms]]))
-    return ListConfidence(results, answer, frozenset(ids[has_all_terms | is_near].tolist()), matching)
+            search.answer_probability = answer
+            return
+    search.answer_probability = answer
+    search.matching_hits = frozenset(ids[has_all_terms | is_near].tolist())
+    search.matching = np.sort(np.concatenate([with_all_terms, ids[is_near & ~has_all_terms]]))
 
 
 def _videos_with_all_terms(search: TextSearch) -> Ids:

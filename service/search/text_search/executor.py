@@ -17,11 +17,12 @@ from index.arrays import Ids, Vectors
 from index.hits import Hit, Hits
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
+from models.routing.router import log_probabilities
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting, sort_weights
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
@@ -44,22 +45,6 @@ class UnknownTask(InvalidInput):
         self.task = task
 
 
-@dataclass(frozen=True)
-class ListConfidence:
-    """How confident a list of hits is."""
-
-    # Probability that each video is right, by vector ID in list order; lacks videos for which neither calibration nor
-    # text can tell.
-    results: Mapping[int, float] = field(default_factory=dict)
-    answer: float | None = None  # probability that a searched video is right; None if unknown
-    matching_hits: Set[int] | None = None  # vector IDs of the matching hits; None if unknown
-    # Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
-    matching: Ids | None = None
-
-
-UNKNOWN_CONFIDENCE = ListConfidence()
-
-
 @dataclass(eq=False)
 class TextSearch:
     """A search, from its request to the answer."""
@@ -71,9 +56,9 @@ class TextSearch:
     mode: QueryMode
     calibration: ConfidenceModel | None  # the release's calibration for the query mode; None if it has none
     words: QueryWords
-    # Weights of the candidate tasks, from bounded evidence and the words of their videos.
-    routing: TextRouting
-    unbounded_routing: TextRouting  # weights from the evidence without bounds, which the calibration uses
+    routing: TextRouting  # its weights are those without bounds, which the calibration uses
+    # Log weights of the candidate tasks, likeliest first, from bounded evidence and the words of their videos.
+    weights: dict[str, float]
     # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing video are
     # left out.
     allowed_ids: dict[str, Ids | None]
@@ -89,7 +74,13 @@ class TextSearch:
     # Number of hits on previous pages; once the search is complete, without those deleted since.
     offset: int = 0
     end: int = 0  # number of hits up to the end of this page
-    confidence: ListConfidence = UNKNOWN_CONFIDENCE
+    # Probability that each video is right, by vector ID in list order; lacks videos for which neither calibration nor
+    # text can tell.
+    probabilities: Mapping[int, float] = field(default_factory=dict)
+    answer_probability: float | None = None  # that a searched video is right; None if unknown
+    matching_hits: Set[int] | None = None  # vector IDs of the matching hits; None if unknown
+    # Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
+    matching: Ids | None = None
     # Best moments of the page's videos, by vector ID.
     moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
 
@@ -135,9 +126,6 @@ def start_searches(
     """Resolve requests, evaluate their filters and plan their first rounds."""
     tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
     modes = [_resolve_mode(snapshot, request) for request in requests]
-    calibrations = [
-        _find_calibration(snapshot, request, mode) for request, mode in zip(requests, modes, strict=True)
-    ]
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
     def find_allowed_ids(
@@ -177,8 +165,8 @@ def start_searches(
     }
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
-    for request, searched, mode, calibration, query, unbounded in zip(
-        requests, tasks, modes, calibrations, words, routings, strict=True
+    for request, searched, (mode, calibration), query, routing in zip(
+        requests, tasks, modes, words, routings, strict=True
     ):
         start = time.perf_counter()
         cursor, offset = request.cursor, request.hits_before
@@ -187,9 +175,10 @@ def start_searches(
         # list, regardless of page and thresholds.
         depth = max(end + 1, 0 if calibration is None else CONFIDENCE_DEPTH)
         allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
-        routing = unbounded.with_words(query.highest(unbounded.tasks))
+        candidates = list(routing.weights)
+        highest = query.highest(candidates)
         planner = RoundPlanner(
-            routing.tasks,
+            candidates,
             routing.bounded.astype(np.float64),
             searchable=[task for task in searched if task in allowed_ids],
             depth=depth,
@@ -197,7 +186,7 @@ def start_searches(
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words=query.highest(routing.tasks),
+            words=highest,
             visual=snapshot.visual_score,
         )
         search = TextSearch(
@@ -209,7 +198,7 @@ def start_searches(
             calibration=calibration,
             words=query,
             routing=routing,
-            unbounded_routing=unbounded,
+            weights=sort_weights(candidates, log_probabilities(routing.bounded + highest)),
             allowed_ids=allowed_ids,
             planner=planner,
             times=dict(times),
@@ -259,33 +248,32 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cac
     return task_id
 
 
-def _resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
-    """Choose a request's query mode; raises InvalidInput if the release does not offer the requested one."""
-    if request.mode is None:
-        return snapshot.served_mode
-    if request.mode not in snapshot.modes:
+def _resolve_mode(
+    snapshot: SearchSnapshot, request: SearchRequest
+) -> tuple[QueryMode, ConfidenceModel | None]:
+    """Choose a request's query mode, and the release's calibration for it; None if it has none.
+
+    Raises InvalidInput if the release does not offer the requested mode, or lacks a calibration that the request needs.
+    """
+    mode = snapshot.served_mode if request.mode is None else request.mode
+    model = snapshot.confidence_model
+    if mode not in snapshot.modes:
         raise InvalidInput.at(
             f"{request.field_prefix}mode",
-            f"The release does not offer mode {request.mode[:40]!r}.",
+            f"The release does not offer mode {mode[:40]!r}.",
             f"Use {' or '.join(snapshot.modes)}.",
         )
-    return cast(QueryMode, request.mode)
-
-
-def _find_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> ConfidenceModel | None:
-    """Select the release's calibration for a query mode; raises InvalidInput if a request lacks one that it needs."""
-    model = snapshot.confidence_model
-    if model is not None and model.applies_to(mode, DEFAULT_PRIOR):
-        return model
-    if request.query.min_confidence is None:
-        return None
-    if model is None:
-        reason = "The release is not calibrated: it has too few captions."
-    else:
-        reason = f"The release is calibrated for mode {model.mode!r}."
-    raise InvalidInput.at(
-        f"{request.field_prefix}min_confidence", reason, "Leave it out, or use min_score instead."
-    )
+    is_calibrated = model is not None and model.applies_to(mode, DEFAULT_PRIOR)
+    if not is_calibrated and request.query.min_confidence is not None:
+        reason = "is not calibrated: it has too few captions."
+        if model is not None:
+            reason = f"is calibrated for mode {model.mode!r}."
+        raise InvalidInput.at(
+            f"{request.field_prefix}min_confidence",
+            f"The release {reason}",
+            "Leave it out, or use min_score instead.",
+        )
+    return cast(QueryMode, mode), model if is_calibrated else None
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------

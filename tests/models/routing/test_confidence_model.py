@@ -97,12 +97,6 @@ def test_probability_is_the_logistic_function_of_first_score_and_evidence() -> N
     assert 0 < MODEL.probability(np.empty(0), EVIDENCE) < 1
 
 
-def test_answer_ends_where_scores_leave_the_reach_of_the_first() -> None:
-    scores = np.array([0.5, 0.45, 0.41, 0.39, 0.1])
-    assert MODEL.within_reach(scores, 0.5).tolist() == [True, True, True, False, False]
-    assert not len(MODEL.within_reach(np.empty(0), 0.5))
-
-
 def test_models_round_trip_through_json() -> None:
     for calibrated in (FITTED, replace(FITTED, answer=MODEL)):
         assert ConfidenceModel.from_json(json.loads(json.dumps(calibrated.to_json()))) == calibrated

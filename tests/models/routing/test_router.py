@@ -13,7 +13,6 @@ from models.routing.router import (
     COSINE_LIMIT,
     Router,
     can_reach_score,
-    log_probabilities,
     log_weights,
     summarize_evidence,
 )
@@ -60,22 +59,22 @@ def test_router_equals_dense_log_weights() -> None:
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
         many = log_weights(presence, profiles[tasks])
         for row, text in zip(many, presence, strict=True):
-            words = router.word_evidence(np.flatnonzero(text), np.array(tasks))
-            one = log_probabilities(router.evidence(words, np.array(tasks)))
+            one, *_ = router.route(np.array([0, *np.flatnonzero(text), 0]), np.array(tasks))
             np.testing.assert_allclose(one, row, atol=1e-5)
 
 
 def test_bounded_evidence_mixes_the_weights_with_equal_ones() -> None:
     profiles = np.array([[9.0, 1.0], [1.0, 2.0], [1.0, 2.5]], np.float32)
     router, tasks = Router(RoutingProfiles.from_dense(profiles)), np.arange(3)
-    words = router.word_evidence(np.array([0]), tasks)
+    tokens = np.array([0, 0, 0])  # one, between the start and end tokens
     captions = np.array([-300.0, 0.0, -0.25], np.float32)
     evidence = np.array([9.0 - 0.5, 1.0, 1.0 - 0.25])
     weights = np.exp(evidence) / np.exp(evidence).sum() + 0.2 / 3
     expected = np.log(weights / weights.max())
-    np.testing.assert_allclose(router.bounded_evidence(words, tasks, captions), expected, atol=1e-5)
+    _, bounded, _ = router.route(tokens, tasks, captions)
+    np.testing.assert_allclose(bounded, expected, atol=1e-5)
     assert expected.min() > -math.log(1 + 3 / 0.2)
-    alone = router.bounded_evidence(words[:1], tasks[:1])
+    _, alone, _ = router.route(tokens, tasks[:1])
     assert alone.tolist() == [0]
 
 
@@ -110,7 +109,7 @@ def test_summary_of_words_and_caption_evidence(captions: np.ndarray | None) -> N
     words, coverage = router.word_evidence(TOKENS, positions), router.coverage(TOKENS, positions)
     np.testing.assert_allclose(words, [2.0, 0.0, 1.0])
     np.testing.assert_allclose(coverage, [2 / 3, 0, 1 / 3])
-    summary = summarize_evidence(words, captions, coverage, router.has_captions(positions), 3)
+    summary = summarize_evidence(words, captions, coverage, router.profiles.has_captions, 3)
     total = [2.0, 1.0] if captions is None else [0.0, 0.0]
     total.insert(1, max(total))  # the task without captions has the evidence of the likeliest other one
     assert summary.familiarity == pytest.approx(max(total) / 3)
