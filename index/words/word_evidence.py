@@ -109,16 +109,10 @@ class WordEvidence:
     has_all_terms: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
     unknown: npt.NDArray[np.float32]
-    may_have_all_terms: bool = True
+    may_have_all_terms: bool
 
     def including(self, videos: Ids, domains: Ints, log_odds: npt.NDArray[np.floating]) -> WordEvidence:
-        """Add the videos, ascending, that have no evidence yet; they do not match all terms.
-
-        Args:
-            videos: Vector IDs.
-            domains: Index of each one's domain.
-            log_odds: Evidence for those that are added.
-        """
+        """Add the videos, ascending, that have no evidence yet, with this one; they do not match all terms."""
         added = np.isin(videos, self.videos, assume_unique=True, invert=True)
         if not added.any():
             return self
@@ -142,8 +136,6 @@ class WordEvidence:
         """Lower the evidence for videos, ascending, with negative feedback for the query.
 
         Args:
-            videos: Vector IDs.
-            domains: Index of each one's domain.
             votes: Negative votes less positive ones for each.
             unmatched: Evidence for each if no text of it matches.
         """
@@ -155,13 +147,7 @@ class WordEvidence:
         return replace(included, log_odds=log_odds)
 
     def with_all_terms(self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating]) -> WordEvidence:
-        """Mark these videos, ascending, which are all that match all terms.
-
-        Args:
-            videos: Vector IDs.
-            domains: Index of each one's domain.
-            unmatched: Evidence for each if no text of it matches.
-        """
+        """Mark these videos, ascending, which are all that match all terms; ``unmatched`` as for negative feedback."""
         included = self.including(videos, domains, unmatched)
         is_new = np.isin(included.videos, videos, assume_unique=True) & ~included.has_all_terms
         return replace(
@@ -177,13 +163,9 @@ class WordEvidence:
         log_odds: npt.NDArray[np.float32],
         says_all_terms: npt.NDArray[np.bool_],
     ) -> WordEvidence:
-        """Raise the evidence to that of transcripts where it is higher.
+        """Raise the evidence for videos, ascending, to that of their transcripts where it is higher.
 
-        Args:
-            videos: Vector IDs of the videos with evidence from transcripts, ascending, ``[V]``.
-            domains: Index of each one's domain, ``[V]``.
-            log_odds: Evidence of their transcripts, ``[V]``.
-            says_all_terms: Whether a passage says all terms of the query, ``[V]``.
+        ``says_all_terms`` tells whether a passage of each says all terms of the query.
         """
         included = self.including(videos, domains, log_odds)
         rows = np.searchsorted(included.videos, videos)
@@ -210,7 +192,7 @@ def word_evidence(
     """Compute how strongly the words of a query speak for each video; see the module.
 
     Args:
-        matches: Texts that contain units of the query, which has at least one; without texts there is no evidence.
+        matches: Texts that contain units of the query, which has at least one; without texts, there is no evidence.
         statistics: Caption statistics of the domains.
         domains: Index of the domain of each text's video, ``[D]``.
         is_captioned: Whether its video has a caption, ``[D]``.
@@ -219,19 +201,6 @@ def word_evidence(
     """
     is_captioned_domain = statistics.captioned > 0
     uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
-    if not len(matches.videos):
-        none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
-        zeros = np.zeros(len(statistics.captioned), np.float32)
-        unknown = zeros + np.float32(uncaptioned)
-        absent = np.where(is_captioned_domain, zeros, unknown)
-        return WordEvidence(
-            videos=none,
-            domains=none,
-            log_odds=none.astype(np.float32),
-            has_all_terms=no,
-            absent=absent,
-            unknown=unknown,
-        )
     is_caption = matches.kinds == TextKind.CAPTION
     votes, unit_count = matches.votes, matches.strengths.shape[1]
     rows, units = matches.strengths.nonzero()  # of few units, most texts contain one
@@ -253,9 +222,9 @@ def word_evidence(
     videos, first, gained, contained = _best_per_video(matches.videos, evidence, contained)
     closest, forms = contained[:, -1], contained[:, :-1]
     has_all_terms = (forms > 0) @ idf >= enough
-    likeness = np.where(forms > 0, forms, 1.0).min(axis=1)
+    likeness = np.where(forms > 0, forms, 1.0).min(axis=1, initial=1.0)
     owner, is_captioned = domains[first], is_captioned[first]
-    may_have_all_terms = bool((forms[:, ~is_partial] > 0).all(axis=1).any())
+    may_have_all_terms = not len(videos) or bool((forms[:, ~is_partial] > 0).all(axis=1).any())
     unknown = _mean_evidence(gained[is_captioned], owner[is_captioned], base, statistics)
     log_odds = base[owner] + gained
     # A name or a value does not speak against a video without captions.
@@ -339,7 +308,7 @@ def _unit_weights(
         frequencies: Number of captions in the library with each unit, ``[U]``.
         is_used: Whether a text has each unit, ``[U]``.
     """
-    captions = max(statistics.captions, int(frequencies.max()), 1)
+    captions = max(statistics.captions, int(frequencies.max(initial=1)))
     shares = _share(frequencies, captions)
     others = _share(np.maximum(frequencies - 1, 0), captions - 1)
     length = max(1, int(is_used.sum()))

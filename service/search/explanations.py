@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import (
     FirstResultShare,
-    MatchedText,
     MomentMatch,
     QueryOutcome,
     QueryReport,
@@ -36,6 +35,7 @@ from models.errors import ModelError
 from models.releases.release_files import read_fold
 from models.releases.release_state import MeasuredFold
 from models.routing.router import distinct_tokens
+from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task
@@ -105,6 +105,12 @@ def explain_result(
         moments = find_best_moments(search, [hit], count).get(vector_id, [])
     cosine = max([video_cosine, *(visual.cosines(moment.score - bonus - words) for moment in moments)])
     is_ranked, matching_hits = vector_id in ranked, search.matching_hits
+    passages = read_cues(search.words.passages([vector_id]))
+    texts = [
+        text
+        for row in read_rows([vector_id]).values()
+        for text in search.words.matched_texts(vector_id, row, *passages.values())
+    ]
     return ResultExplanation(
         query=request.query.q,
         video_id=video_id,
@@ -121,26 +127,17 @@ def explain_result(
         visual_term=visual.log_odds(cosine),
         visual_weight=visual.weight,
         neutral_cosine=visual.neutral,
-        is_fitted=snapshot.has_fitted_visual_score,
+        is_fitted=visual is not DEFAULT_VISUAL_SCORE,
         routing_term=bonus,
         weight=math.exp(search.weights[task]),
         words_term=words,
-        texts=_texts(search, vector_id),
+        texts=texts,
         routing=list_routing(search, _LISTED_TASKS, [task]),
         confidence=search.probabilities.get(vector_id) if is_ranked else None,
         matches=None if matching_hits is None or not is_ranked else vector_id in matching_hits,
         moments=moments,
         words=_words(snapshot, search.words.text, task, list(search.weights)),
     )
-
-
-def _texts(search: TextSearch, vector_id: int) -> list[MatchedText]:
-    passages = read_cues(search.words.passages([vector_id]))
-    return [
-        text
-        for row in read_rows([vector_id]).values()
-        for text in search.words.matched_texts(vector_id, row, *passages.values())
-    ]
 
 
 def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:

@@ -82,28 +82,6 @@ class VideoFilter:
     arrived_before: datetime | None = None  # latest creation time of the video's task, exclusive
     where: tuple[tuple[str, _Condition], ...] = ()  # conditions by metadata field
 
-    @property
-    def has_video_conditions(self) -> bool:
-        """Whether the filter can tell two videos of the same task apart."""
-        return self.duration is not None or bool(self.where)
-
-    def admits_task(self, created_at: datetime | None) -> bool:
-        """Check whether videos of a task created at this time may pass; None: the time is unknown."""
-        if self.arrived_after is None and self.arrived_before is None:
-            return True
-        return (
-            created_at is not None
-            and (self.arrived_after is None or created_at >= self.arrived_after)
-            and (self.arrived_before is None or created_at < self.arrived_before)
-        )
-
-    def passing_ids(self, metadata: VideoMetadata) -> Ids:
-        """Find the videos that meet the duration and metadata conditions: vector IDs, ascending."""
-        rows = [] if self.duration is None else [self.duration.rows(metadata.durations)]
-        empty = MetadataColumn(())
-        rows += [condition.rows(metadata.fields.get(name, empty)) for name, condition in self.where]
-        return metadata.ids[np.sort(reduce(np.intersect1d, rows))]
-
 
 NO_FILTER = VideoFilter()
 
@@ -120,17 +98,30 @@ def find_passing_videos(
         InvalidInput: No video in the tasks has a field that the filter uses, or a field with a range has no numbers.
         Unavailable: The catalog is unreachable, and a task's rows are not cached.
     """
+    duration, where = video_filter.duration, video_filter.where
+    after, before = video_filter.arrived_after, video_filter.arrived_before
+    has_video_conditions = duration is not None or bool(where)
+    metadata = cache.current_metadata(shards) if has_video_conditions else {}
+    if where:
+        _require_known_fields(video_filter, [metadata[task] for task in shards], field_prefix)
     tasks: Sequence[str] = list(shards)
-    metadata = cache.current_metadata(shards) if video_filter.has_video_conditions else {}
-    if video_filter.where:
-        _require_known_fields(video_filter, [metadata[task] for task in tasks], field_prefix)
-    if video_filter.arrived_after is not None or video_filter.arrived_before is not None:
-        arrivals = cache.arrivals(tasks)
-        tasks = [task for task in tasks if video_filter.admits_task(arrivals.get(task))]
-    if not video_filter.has_video_conditions:
+    if after is not None or before is not None:  # a task that the catalog lacks does not pass
+        tasks = [
+            task
+            for task, created_at in cache.arrivals(tasks).items()
+            if (after is None or created_at >= after) and (before is None or created_at < before)
+        ]
+    if not has_video_conditions:
         return dict.fromkeys(tasks)
-    passing = {task: video_filter.passing_ids(metadata[task]) for task in tasks}
-    return {task: ids for task, ids in passing.items() if len(ids)}
+    passing: dict[str, Ids | None] = {}
+    empty = MetadataColumn(())
+    for task in tasks:
+        columns = metadata[task]
+        rows = [] if duration is None else [duration.rows(columns.durations)]
+        rows += [condition.rows(columns.fields.get(name, empty)) for name, condition in where]
+        if len(passing_rows := reduce(np.intersect1d, rows)):
+            passing[task] = columns.ids[np.sort(passing_rows)]
+    return passing
 
 
 def parse_where_json(text: str) -> dict[str, Any]:

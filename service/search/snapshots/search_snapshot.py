@@ -192,11 +192,6 @@ class SearchSnapshot:
         return fitted or DEFAULT_VISUAL_SCORE
 
     @property
-    def has_fitted_visual_score(self) -> bool:
-        """Whether the visual score is fitted to the release."""
-        return self.visual_score is not DEFAULT_VISUAL_SCORE
-
-    @property
     def modes(self) -> tuple[str, ...]:
         """Query modes that the release's method offers."""
         return self.query_vectors.encoder.modes

@@ -146,7 +146,7 @@ def start_searches(
         captions = cache.words.captions_of(snapshot.video_tasks, texts.words)
     else:
         edit, texts = None, LibraryTexts()
-        captions = DomainCaptions.unknown(snapshot.video_tasks)
+        captions = DomainCaptions(texts.words, snapshot.video_tasks)
     words = [
         QueryWords(request.text, texts, captions=captions, snapshot=snapshot, tasks=searched)
         for request, searched in zip(requests, tasks, strict=True)

@@ -70,7 +70,6 @@ class DomainCaptions:
         words: Words of the library.
         videos: Videos of the snapshot's tasks.
         statistics: Caption statistics; counted if None.
-        is_captioned: Whether each video of ``videos.by_task`` has a caption; looked up if None.
         counted: Number of library texts when the statistics were counted; None: that of ``words``.
 
     Attributes:
@@ -83,23 +82,15 @@ class DomainCaptions:
         words: WordIndex,
         videos: VideoTasks,
         statistics: CaptionStatistics | None = None,
-        is_captioned: npt.NDArray[np.bool_] | None = None,
         counted: int | None = None,
     ) -> None:
         self.version = words.captioned_version
         self._counted = words.documents if counted is None else counted
         self._videos = videos
-        self._is_captioned = words.captioned(videos.by_task) if is_captioned is None else is_captioned
+        self._is_captioned = words.captioned(videos.by_task)
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
         self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[videos.starts])
         self.statistics = statistics or self._count(words)
-
-    @classmethod
-    def unknown(cls, videos: VideoTasks) -> DomainCaptions:
-        """Create empty facts, for searches without words."""
-        zeros = np.zeros(len(videos.starts) - 1)
-        captions = np.zeros(len(videos.by_task), np.bool_)
-        return cls(WordIndex.empty(), videos, CaptionStatistics(0, zeros, zeros, zeros), captions)
 
     def uncaptioned(self, task: int) -> Ids:
         """Find the videos without captions in the task at an index: vector IDs, ascending."""
