@@ -233,36 +233,26 @@ class ClipSearch:
             for task, vector in vectors.items()
             if task in passing
         ]
-        hits = {
-            scan.task: _rescale(task_hits, self._mean_cosine(snapshot, scan.task))
-            for scan, task_hits in zip(scans, snapshot.scan(scans), strict=True)
-            if len(task_hits.ids)  # an unreadable shard has no hits
-        }
+        hits: dict[str, Hits] = {}
+        for scan, task_hits in zip(scans, snapshot.scan(scans), strict=True):
+            if len(task_hits.ids):  # an unreadable shard has no hits
+                mean = self._mean_cosine(snapshot, scan.task)
+                scores = (task_hits.scores - mean) / max(1 - mean, _MIN_SPREAD)
+                hits[scan.task] = Hits(task_hits.ids, scores.astype(np.float32))
         results = build_nearest(hits, k, request.query.min_score, snapshot)
         return results, results[0].task_id if results else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
-        """Estimate the mean cosine between two videos of a shard from a sample."""
+        """Estimate the mean cosine between two videos of a shard from a sample; 0 for a single video."""
         shard = snapshot.shards[task]
         state, mean = self._mean_cosines.get(task, ("", 0.0))
         if state != shard.state:
             ids = shard.ids
             ids = ids[~is_moment(ids)]
             rows = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLED_VECTORS)).astype(np.int64)
-            mean = mean_cosine(shard.vectors(ids[rows]))
+            vectors, count = shard.vectors(ids[rows]), len(rows)
+            total = vectors.sum(axis=0, dtype=np.float64)
+            of_same_video = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
+            mean = (float(total @ total) - of_same_video) / (count * (count - 1)) if count > 1 else 0.0
             self._mean_cosines[task] = shard.state, mean
         return mean
-
-
-def mean_cosine(vectors: Vectors) -> float:
-    """Compute the mean cosine over all pairs of unit vectors ``float32 [n, dim]``; 0 for a single video."""
-    n = len(vectors)
-    total = vectors.sum(axis=0, dtype=np.float64)
-    of_same_video = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
-    return (float(total @ total) - of_same_video) / (n * (n - 1)) if n > 1 else 0.0
-
-
-def _rescale(hits: Hits, mean: float) -> Hits:
-    """Rescale scores to 0 at the shard's mean cosine and 1 at a cosine of 1."""
-    scores = (hits.scores - mean) / max(1 - mean, _MIN_SPREAD)
-    return Hits(hits.ids, scores.astype(np.float32))

@@ -24,7 +24,6 @@ from service.core.errors import InvalidInput, Unavailable
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import (
     MetadataColumn,
-    MetadataValue,
     TypedValue,
     VideoMetadata,
     VideoMetadataCache,
@@ -51,26 +50,16 @@ class _Range:
 
 
 @dataclass(frozen=True)
-class _AnyOf:
+class _Values:
     values: tuple[TypedValue, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[MetadataValue]) -> _AnyOf:
-        return cls(tuple((isinstance(value, bool), value) for value in values))
+    all_of: bool  # whether a list must have all values, instead of any
 
     def rows(self, column: MetadataColumn) -> Ids:
-        return np.unique(np.concatenate([column.rows_equal_to(value) for _, value in self.values]))
+        rows = [column.rows_equal_to(value) for _, value in self.values]
+        return reduce(np.intersect1d if self.all_of else np.union1d, rows)
 
 
-@dataclass(frozen=True)
-class _AllOf:
-    values: tuple[str, ...]
-
-    def rows(self, column: MetadataColumn) -> Ids:
-        return reduce(np.intersect1d, [column.rows_equal_to(value) for value in self.values])
-
-
-_Condition = _Range | _AnyOf | _AllOf
+_Condition = _Range | _Values
 
 
 @dataclass(frozen=True)
@@ -194,7 +183,7 @@ def _parse_condition(value: Any) -> _Condition:
     if not isinstance(value, dict):
         if not _is_value(value):
             raise _InvalidCondition("The value is not a valid metadata value.", _CONDITION_HINT)
-        return _AnyOf.of([value])
+        return _Values(((isinstance(value, bool), value),), all_of=False)
     keys = set(value)
     if keys and keys <= {"min", "max"}:
         if not all(_is_number(end) for end in value.values()):
@@ -210,7 +199,7 @@ def _parse_condition(value: Any) -> _Condition:
     if not all(_is_value(item) and (kind == "any" or isinstance(item, str)) for item in values):
         expected = "value" if kind == "any" else "text"
         raise _InvalidCondition(f"'{kind}' contains an item that is not a {expected}.", _CONDITION_HINT)
-    return _AnyOf.of(values) if kind == "any" else _AllOf(tuple(values))
+    return _Values(tuple((isinstance(item, bool), item) for item in values), all_of=kind == "all")
 
 
 def _is_number(value: Any) -> bool:

@@ -331,7 +331,10 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
     if metadata:  # most videos have none, and libraries are large
         texts += islice(_values(metadata), MAX_VALUES)
-    texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in _names(uri)]
+    file = file_name(uri) if is_source_uri(uri) else uri.rpartition("/")[2]
+    name = splitext(file)[0].replace("_", " ")
+    names = dict.fromkeys([name, _CAMEL_CASE.sub(" ", name)])
+    texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in names]
     return [text for text in texts if text.text.strip()]
 
 
@@ -349,9 +352,3 @@ def _values(metadata: Mapping[str, Any]) -> Iterator[VideoText]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             shown = int(value) if isinstance(value, float) and value.is_integer() else value
             yield VideoText(TextKind.METADATA, str(shown), field)
-
-
-def _names(uri: str) -> list[str]:
-    file = file_name(uri) if is_source_uri(uri) else uri.rpartition("/")[2]
-    name = splitext(file)[0].replace("_", " ")
-    return list(dict.fromkeys([name, _CAMEL_CASE.sub(" ", name)]))
