@@ -109,7 +109,7 @@ class WordEvidence:
     has_all_terms: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
     unknown: npt.NDArray[np.float32]
-    may_have_all_terms: bool
+    may_have_all_terms: bool = True
 
     def including(self, videos: Ids, domains: Ints, log_odds: npt.NDArray[np.floating]) -> WordEvidence:
         """Add the videos, ascending, that have no evidence yet, with this one; they do not match all terms."""

@@ -31,6 +31,7 @@ from service.core.settings import Settings, settings
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
 from service.search.explanations import QueryReports, explain_result
+from service.search.library_words import LibraryWords
 from service.search.search_load import AdmissionControl, BatchScheduler
 from service.search.search_request import SearchRequest, parse_requests
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -41,7 +42,6 @@ from service.search.text_search.query_words import suggest_words
 from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search import CaptionIndex, TaskNotLoaded, caption_video, search_similar
-from service.search.words.library_words import LibraryWords
 
 MAX_BATCH = 32  # searches; in larger batches, each waits longer for the others
 # Batches compete for the interpreter lock, so a few large ones beat many small ones; scans release the lock.

@@ -22,9 +22,9 @@ from service.catalog.domain_videos import in_domain, read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
 from service.core.errors import Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
+from service.search.library_words import LibraryWords
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.words.library_words import LibraryWords
 
 MetadataValue = str | int | float | bool
 TypedValue = tuple[bool, MetadataValue]  # with whether it is a bool, so that 1 and true differ

@@ -20,7 +20,7 @@ from service.catalog.tables import Task, Video
 from service.core import request_limits
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
-from service.search.words.library_words import read_positive_texts
+from service.search.library_words import read_positive_texts
 from service.storage.library_files import local_video
 from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing

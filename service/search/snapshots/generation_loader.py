@@ -22,9 +22,9 @@ from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.settings import Settings
+from service.search.library_words import LibraryWords
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
-from service.search.words.library_words import LibraryWords
 from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone
 

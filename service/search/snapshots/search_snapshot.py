@@ -33,8 +33,8 @@ from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, TextEvidence
 from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
+from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile
-from service.search.words.domain_captions import VideoTasks
 
 Grouping = Callable[[Hits], Hits]
 Job = TypeVar("Job")

@@ -20,6 +20,7 @@ from models.releases.release_files import LINEAGE_FILES, SelfTest, read_lineage,
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask, TaskLineage
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
+from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import (
     AppendedProfile,
     appended_profiles,
@@ -27,7 +28,6 @@ from service.search.snapshots.appended_captions import (
     read_appended_confidence,
 )
 from service.search.snapshots.search_snapshot import QueryVectorCache, SearchSnapshot
-from service.search.words.domain_captions import VideoTasks
 
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 

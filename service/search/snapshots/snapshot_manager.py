@@ -20,10 +20,10 @@ from service.core.errors import Conflict, Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.settings import Settings
 from service.library import prometheus_metrics
+from service.search.library_words import LibraryWords
 from service.search.snapshots.generation_loader import EarlierReleases, GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import with_current_captions, with_current_confidence
-from service.search.words.library_words import LibraryWords
 
 log = structlog.get_logger(__name__)
 

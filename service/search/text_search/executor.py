@@ -21,14 +21,13 @@ from models.routing.router import log_probabilities
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
+from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting, sort_weights
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
-from service.search.words.domain_captions import DomainCaptions
-from service.search.words.library_words import LibraryTexts
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best

@@ -29,10 +29,9 @@ from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.search.catalog_read_cache import VideoRow
+from service.search.library_words import DomainCaptions, LibraryTexts, spoken_text, texts_of
 from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.words.domain_captions import DomainCaptions
-from service.search.words.library_words import LibraryTexts, spoken_text, texts_of
 
 _FEW = 256  # videos of a domain that one scan finds in full
 _MAX_SCORED = 2048  # the same, where their evidence differs

@@ -9,7 +9,7 @@ import torch
 
 from models.backbones.backbone import Backbone
 from service.search.engine import SearchEngine
-from service.search.words.library_words import LibraryTexts, LibraryWords
+from service.search.library_words import LibraryTexts, LibraryWords
 from tests.service.search.caption_library import Library, Served, learn_birds_and_cars, settled
 
 # Tensors are small: a second thread costs more than it saves, in particular on a busy machine.

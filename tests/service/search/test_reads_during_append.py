@@ -24,9 +24,9 @@ from service.core.settings import Settings
 from service.search import video_search
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.engine import SearchEngine
+from service.search.library_words import LibraryWords
 from service.search.snapshots.appended_captions import appended_profiles, profile_row
 from service.search.video_metadata_cache import VideoMetadataCache
-from service.search.words.library_words import LibraryWords
 from tests.service.search.caption_library import Library
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values

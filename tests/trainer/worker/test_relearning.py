@@ -22,7 +22,7 @@ from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_listing import get_video
 from service.library.video_changes import edit_video, give_feedback, list_feedback
-from service.search.words.library_words import LibraryWords
+from service.search.library_words import LibraryWords
 from service.storage.library_files import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, probing_completion

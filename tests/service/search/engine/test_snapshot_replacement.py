@@ -15,10 +15,10 @@ from cinestrata_schemas.search import SearchQuery
 from index.index_snapshot import IndexSnapshot
 from index.words.text_analysis import parse_query
 from service.core.errors import Unavailable
+from service.search import library_words
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.text_search import planner
-from service.search.words import library_words
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
 

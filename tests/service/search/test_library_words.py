@@ -25,13 +25,13 @@ from service.catalog.tables import Video
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library.video_changes import edit_video
-from service.search.words import library_words
-from service.search.words.domain_captions import VideoTasks
-from service.search.words.library_words import (
+from service.search import library_words
+from service.search.library_words import (
     MAX_TEXT_CHARS,
     MAX_VALUES,
     LibraryWords,
     RelevanceFeedback,
+    VideoTasks,
     texts_of,
 )
 

@@ -1,1 +1,0 @@
-"""The library's words: the texts of each video, and an index of them that follows the catalog."""
