@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ from service.search.text_search.answers import (
     find_best_moments,
     list_routing,
 )
-from service.search.text_search.executor import TextSearch, UnknownTask, execute
+from service.search.text_search.executor import UnknownTask, execute
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search import load_stored_vector
 
@@ -212,8 +213,10 @@ class QueryReports:
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
-        fold = _read_fold(snapshot, task_id) if sample.split == "fold" else None
+        fold: MeasuredFold | None = None
         if sample.split == "fold":  # its captions may have been edited since
+            with suppress(ModelError, ShardStoreError):
+                fold = read_fold(snapshot.index_snapshot.release_folder(snapshot.shard_releases[task_id]))
             held = tuple(c for c in sample.captions if fold and fold.has_caption(c.vector_id, c.text))
             fold = fold if held else None
             sample = sample._replace(captions=held) if held else sample._replace(split="train")
@@ -235,35 +238,20 @@ class QueryReports:
             for batch in batches(requests, _BATCH)
             for search in execute(snapshot, batch, self._metadata, with_words=False)
         ]
-        outcomes = [
-            _outcome(search, caption, task_id=sample.task_id, depth=depth, fold=fold)
-            for search, caption in zip(searches, sample.captions, strict=True)
-        ]
+        outcomes: list[_Outcome] = []
+        for search, caption in zip(searches, sample.captions, strict=True):
+            hits, planner, video = search.planner.hits(), search.planner, caption.vector_id
+            if fold is not None and sample.task_id in planner.searched:
+                hits = [hit for hit in hits if hit.id != video]
+                cosine = float(
+                    fold.query_vectors(np.array([video]))[0] @ fold.video_vectors(np.array([video]))[0]
+                )
+                score = snapshot.visual_score.log_odds(cosine) + planner.bonus(sample.task_id)
+                hits = sorted([*hits, Hit(sample.task_id, video, score)], key=planner.rank_key)
+            rank = next((number for number, hit in enumerate(hits[:depth], 1) if hit.id == video), None)
+            weight = math.exp(search.weights.get(sample.task_id, -math.inf))
+            outcomes.append(_Outcome(caption, search.mode, rank, weight, hits[:_SHOWN_RESULTS]))
         return _report(snapshot, sample, outcomes, depth)
-
-
-def _read_fold(snapshot: SearchSnapshot, task_id: str) -> MeasuredFold | None:
-    """Read the fold of the release that made a task's shard; None without a readable one."""
-    try:
-        return read_fold(snapshot.index_snapshot.release_folder(snapshot.shard_releases[task_id]))
-    except (ModelError, ShardStoreError):
-        return None
-
-
-def _outcome(
-    search: TextSearch, caption: SampledCaption, task_id: str, depth: int, fold: MeasuredFold | None
-) -> _Outcome:
-    hits, planner = search.planner.hits(), search.planner
-    if fold is not None and task_id in planner.searched:
-        hits = [hit for hit in hits if hit.id != caption.vector_id]
-        video = np.array([caption.vector_id])
-        cosine = float(fold.query_vectors(video)[0] @ fold.video_vectors(video)[0])
-        score = search.snapshot.visual_score.log_odds(cosine) + planner.bonus(task_id)
-        hits = sorted([*hits, Hit(task_id, caption.vector_id, score)], key=planner.rank_key)
-    hits = hits[:depth]
-    rank = next((number for number, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
-    weight = math.exp(search.weights.get(task_id, -math.inf))
-    return _Outcome(caption, search.mode, rank, weight, hits[:_SHOWN_RESULTS])
 
 
 def _report(

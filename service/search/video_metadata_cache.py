@@ -216,7 +216,14 @@ class VideoMetadataCache:
 
         def read(_previous: MomentSpans | None) -> MomentSpans:
             self._reads.require_reachable()
-            return read_moments(task)
+            with session_scope() as session:
+                rows = session.execute(
+                    select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
+                    .join(Video, Video.vector_id == Moment.video_vector_id)
+                    .where(in_domain(task))  # and its appends
+                    .order_by(Moment.vector_id)
+                ).all()
+            return MomentSpans([(moment, start, end) for moment, start, end in rows])
 
         return self.moments_by_task.get(task, shard_state, read)
 
@@ -249,15 +256,3 @@ def read_metadata(task: str) -> VideoMetadata:
             .order_by(Video.vector_id)
         ).all()
     return VideoMetadata([(vector_id, seconds, metadata) for vector_id, seconds, metadata in rows])
-
-
-def read_moments(task: str) -> MomentSpans:
-    """Read the moments of a task's videos and of its appends."""
-    with session_scope() as session:
-        rows = session.execute(
-            select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
-            .join(Video, Video.vector_id == Moment.video_vector_id)
-            .where(in_domain(task))
-            .order_by(Moment.vector_id)
-        ).all()
-    return MomentSpans([(moment, start, end) for moment, start, end in rows])
