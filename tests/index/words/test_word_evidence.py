@@ -80,7 +80,7 @@ def _weight(count: int, captions: int = CAPTIONS) -> float:
 def test_evidence_is_the_sum_of_its_units() -> None:
     """Compare with the formula: units that 1, 4 and 90 of 100 captions have, and one that none has."""
     rows = [[1, 1, 1, 0], [0, 1, 1, 0], [0, 0.9, 0, 0], *[[0, 0, 1, 0]] * 88, [0, 1, 0, 0]]
-    found = _evidence([(video, True, 6, row) for video, row in enumerate(rows)], [1, 4, 90, 0])
+    computed = _evidence([(video, True, 6, row) for video, row in enumerate(rows)], [1, 4, 90, 0])
     counts = [1, 4, 90]
     base = sum(map(_absent, counts))
     brevity = 1 / (1 + 0.2 * (6 / 3 - 1))
@@ -88,27 +88,27 @@ def test_evidence_is_the_sum_of_its_units() -> None:
         base + brevity * sum(x * _weight(count) for x, count in zip(row, counts, strict=False))
         for row in rows
     ]
-    assert found.absent.tolist() == pytest.approx([base], abs=1e-5)
-    assert not found.has_all_terms[1:].any()
-    assert found.log_odds[1:].tolist() == pytest.approx(expected[1:], abs=1e-4)
+    assert computed.absent.tolist() == pytest.approx([base], abs=1e-5)
+    assert not computed.has_all_terms[1:].any()
+    assert computed.log_odds[1:].tolist() == pytest.approx(expected[1:], abs=1e-4)
 
 
 def test_videos_without_captions_have_the_mean_of_their_domain() -> None:
     matched: list[Text] = [(100, True, 1, [1.0]), (101, True, 2, [0.9])]
-    found = _evidence(matched, [2], domains=3, captions=[100, 10, 0], uncaptioned=4)
+    computed = _evidence(matched, [2], domains=3, captions=[100, 10, 0], uncaptioned=4)
     weight, absent = _weight(2, 110), math.exp(_absent(2, 110))
     gains = np.array([weight, 0.9 * weight / 1.2])
     likelihoods = [100 * absent, absent * (np.exp(gains).sum() + 8)]
     means = [(4 + likelihoods[0]) / 104, (4 + likelihoods[1]) / 14, (12 + sum(likelihoods)) / 122]
-    assert found.unknown.tolist() == pytest.approx((1.5 + np.log(means)).tolist(), abs=1e-5)
-    assert found.absent[2] == found.unknown[2], "no video of the domain has captions"
+    assert computed.unknown.tolist() == pytest.approx((1.5 + np.log(means)).tolist(), abs=1e-5)
+    assert computed.absent[2] == computed.unknown[2], "no video of the domain has captions"
 
 
 def test_no_matched_text_says_nothing() -> None:
-    found = _evidence([], [0, 0], domains=2, captions=[10, 0])
-    assert len(found.videos) == 0
-    assert found.absent.tolist() == pytest.approx([0.0, 1.5])
-    assert found.unknown.tolist() == pytest.approx([1.5, 1.5])
+    computed = _evidence([], [0, 0], domains=2, captions=[10, 0])
+    assert len(computed.videos) == 0
+    assert computed.absent.tolist() == pytest.approx([0.0, 1.5])
+    assert computed.unknown.tolist() == pytest.approx([1.5, 1.5])
     assert _evidence([], [0], captions=[0]).unknown.tolist() == [0]
 
 
@@ -130,7 +130,7 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
         (3, True, 2, [1, 0.9]),
         (4, True, 2, [1, 0]),
     ]
-    found = _evidence(rows, [4, 3])
+    computed = _evidence(rows, [4, 3])
     first, second = _weight(4), _weight(3)  # of the captions, all of which are matches
     gained = [
         first + second + 25 + 10,
@@ -138,15 +138,15 @@ def test_complete_videos_precede_all_others_and_the_closest_text_is_first() -> N
         first + 0.9 * second + 0.3 * 25 + 10,
         first,
     ]
-    expected = [_absent(4) + _absent(3) + nats for nats in gained]
-    assert found.log_odds.tolist() == pytest.approx(expected, abs=1e-4)
-    assert found.has_all_terms.tolist() == [True, True, True, False]
-    assert (np.diff(found.log_odds) < -1).all()
+    expected = [_absent(4) + _absent(3) + gain for gain in gained]
+    assert computed.log_odds.tolist() == pytest.approx(expected, abs=1e-4)
+    assert computed.has_all_terms.tolist() == [True, True, True, False]
+    assert (np.diff(computed.log_odds) < -1).all()
 
 
 def test_words_of_several_texts_complete_a_video() -> None:
-    found = _evidence([(3, True, 4, [1, 0]), (3, False, 2, [0, 1]), (4, True, 4, [1, 0])], [3, 1])
-    assert found.has_all_terms.tolist() == [True, False]
+    computed = _evidence([(3, True, 4, [1, 0]), (3, False, 2, [0, 1]), (4, True, 4, [1, 0])], [3, 1])
+    assert computed.has_all_terms.tolist() == [True, False]
 
 
 def test_best_text_of_a_video_counts() -> None:
@@ -173,33 +173,33 @@ def test_short_caption_loses_less_for_each_word_of_a_long_description() -> None:
 
 
 def test_phrase_raises_its_videos() -> None:
-    found = _evidence([(1, True, 4, [1, 1]), (2, True, 4, [1, 1])], [2, 2])
-    raised = found.with_phrase(np.array([2, 9]))
-    assert (raised.log_odds - found.log_odds).tolist() == [0, 5]
+    computed = _evidence([(1, True, 4, [1, 1]), (2, True, 4, [1, 1])], [2, 2])
+    raised = computed.with_phrase(np.array([2, 9]))
+    assert (raised.log_odds - computed.log_odds).tolist() == [0, 5]
 
 
 def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None:
     texts: list[Text] = [(1, False, 3, [1, 0, 0]), (2, False, 1, [1, 1, 1]), (3, True, 4, [0, 1, 0])]
-    found = _evidence(texts, [2, 2, 1], captioned=[False, False, True])
-    assert found.log_odds[0] >= found.unknown[0] > found.absent[0]
-    assert found.log_odds[1] > 20
+    computed = _evidence(texts, [2, 2, 1], captioned=[False, False, True])
+    assert computed.log_odds[0] >= computed.unknown[0] > computed.absent[0]
+    assert computed.log_odds[1] > 20
 
 
 def test_word_weighs_the_same_in_every_domain() -> None:
     """One caption of the first domain and half of the second one's have the word."""
     texts: list[Text] = [(1, True, 4, [1, 0]), *((100 + video, True, 4, [1, 0]) for video in range(50))]
-    found = _evidence(texts, [51, 0], domains=2)
-    assert np.ptp(found.log_odds) == 0
-    assert found.log_odds[0] == pytest.approx(_absent(51, 200) + _weight(51, 200) / 1.6, abs=1e-5)
-    assert found.unknown[1] > found.unknown[0]
+    computed = _evidence(texts, [51, 0], domains=2)
+    assert np.ptp(computed.log_odds) == 0
+    assert computed.log_odds[0] == pytest.approx(_absent(51, 200) + _weight(51, 200) / 1.6, abs=1e-5)
+    assert computed.unknown[1] > computed.unknown[0]
 
 
 def test_word_of_every_caption_does_not_distinguish_the_videos_of_its_domain() -> None:
     everywhere: list[Text] = [(video, True, 4, [1.0, 0.0]) for video in range(99)]
-    found = _evidence([*everywhere, (99, True, 4, [0.0, 1.0])], [99, 1], domains=1)
-    assert found.log_odds[-1] > 1
-    assert np.ptp(found.log_odds[:-1]) == 0
-    assert abs(found.log_odds[0] - found.absent[0]) < 0.1
+    computed = _evidence([*everywhere, (99, True, 4, [0.0, 1.0])], [99, 1], domains=1)
+    assert computed.log_odds[-1] > 1
+    assert np.ptp(computed.log_odds[:-1]) == 0
+    assert abs(computed.log_odds[0] - computed.absent[0]) < 0.1
 
 
 texts_of_three_domains = st.lists(
@@ -215,13 +215,13 @@ texts_of_three_domains = st.lists(
 
 @given(texts_of_three_domains, st.lists(st.integers(0, 300), min_size=3, max_size=3))
 def test_evidence_is_finite_and_of_each_video_once(texts: list[Text], frequencies: list[int]) -> None:
-    found = _evidence(texts, frequencies, domains=3)
-    assert found.videos.tolist() == sorted({text[0] for text in texts})
-    assert (found.domains == found.videos // 100).all()
-    for nats in (found.log_odds, found.absent, found.unknown):
-        assert np.isfinite(nats).all()
-    assert (found.log_odds >= found.absent[found.domains] - 1e-4).all()
-    assert (found.unknown > found.absent).all()
+    computed = _evidence(texts, frequencies, domains=3)
+    assert computed.videos.tolist() == sorted({text[0] for text in texts})
+    assert (computed.domains == computed.videos // 100).all()
+    for values in (computed.log_odds, computed.absent, computed.unknown):
+        assert np.isfinite(values).all()
+    assert (computed.log_odds >= computed.absent[computed.domains] - 1e-4).all()
+    assert (computed.unknown > computed.absent).all()
 
 
 @given(texts_of_three_domains, st.integers(0, 39))
@@ -231,42 +231,42 @@ def test_another_unit_in_a_text_never_lowers_its_video(texts: list[Text], chosen
     names = [(other[0], False, *other[2:]) for other in texts]
     less = _evidence([*names, (video, False, length, units)], [30] * 3, domains=3)
     more = _evidence([*names, (video, False, length, [1.0, *units[1:]])], [30] * 3, domains=3)
-    known = {*np.flatnonzero(np.array([other[3] for other in [*names, (0, 0, 0, units)]]).any(axis=0))}
-    if 0 in known:
+    used_units = {*np.flatnonzero(np.array([other[3] for other in [*names, (0, 0, 0, units)]]).any(axis=0))}
+    if 0 in used_units:
         (place,) = np.flatnonzero(less.videos == video)
         assert more.log_odds[place] >= less.log_odds[place] - 1e-4
 
 
 def test_inverse_document_frequency_equals_its_formula() -> None:
-    found = inverse_document_frequency(np.array([0, 3, 10]), 10)
-    assert found == pytest.approx([np.log(1 + 10.5 / 0.5), np.log(1 + 7.5 / 3.5), np.log(1 + 0.5 / 10.5)])
+    computed = inverse_document_frequency(np.array([0, 3, 10]), 10)
+    assert computed == pytest.approx([np.log(1 + 10.5 / 0.5), np.log(1 + 7.5 / 3.5), np.log(1 + 0.5 / 10.5)])
 
 
 def test_confirmed_text_says_more_with_votes_and_less_than_a_caption() -> None:
     """The evidence of a whole query for one, two … votes; the last text is a caption."""
     votes = [1, 2, 3, 15, 0]
-    found = _evidence(
+    computed = _evidence(
         [(video, not count, 2, [1, 1]) for video, count in enumerate(votes)], [5, 5], votes=votes
     )
-    assert (np.diff(found.log_odds) > 0).all()
-    assert found.has_all_terms.all()
+    assert (np.diff(computed.log_odds) > 0).all()
+    assert computed.has_all_terms.all()
     named = _evidence([(1, False, 2, [1, 1])], [5, 5])
-    assert found.log_odds[0] < named.log_odds[0], "one person says less than a name"
+    assert computed.log_odds[0] < named.log_odds[0], "one person says less than a name"
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=12, unique_by=lambda pair: pair[0])
 )
 def test_refusals_lower_their_videos_alone_and_are_bounded(refused: Sequence[tuple[int, int]]) -> None:
-    found = _evidence([(video, True, 4, [1, video % 2]) for video in range(0, 20, 2)], [10, 5])
+    computed = _evidence([(video, True, 4, [1, video % 2]) for video in range(0, 20, 2)], [10, 5])
     refused = sorted(refused)
     videos = np.array([video for video, _ in refused], np.int64)
     votes = np.array([count for _, count in refused], np.int64)
-    lowered = found.with_negative_feedback(videos, videos // 100, votes, np.full(len(videos), -1.0))
-    assert lowered.videos.tolist() == sorted({*found.videos.tolist(), *videos.tolist()})
-    before = dict(zip(found.videos.tolist(), found.log_odds.tolist(), strict=True))
+    lowered = computed.with_negative_feedback(videos, videos // 100, votes, np.full(len(videos), -1.0))
+    assert lowered.videos.tolist() == sorted({*computed.videos.tolist(), *videos.tolist()})
+    before = dict(zip(computed.videos.tolist(), computed.log_odds.tolist(), strict=True))
     against = dict(refused)
-    for video, nats in zip(lowered.videos.tolist(), lowered.log_odds.tolist(), strict=True):
-        change = before.get(video, -1.0) - nats
+    for video, now in zip(lowered.videos.tolist(), lowered.log_odds.tolist(), strict=True):
+        change = before.get(video, -1.0) - now
         assert change == pytest.approx(12 * (1 - 0.5 ** against.get(video, 0)), abs=1e-4)
-    assert set(lowered.videos[lowered.has_all_terms]) == set(found.videos[found.has_all_terms])
+    assert set(lowered.videos[lowered.has_all_terms]) == set(computed.videos[computed.has_all_terms])

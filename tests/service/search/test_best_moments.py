@@ -72,8 +72,8 @@ def test_nearest_videos_equal_those_of_all_hits(
         return [Hits(hits.ids[best], hits.scores[best]) for hits, best in ranked]
 
     for reduced, wanted in ((best_per_video, lambda _: True), (drop_moments, lambda i: i < 2**62)):
-        found = nearest_videos(search, len(rankings), k, reduced)
-        for hits, actual in zip(rankings, found, strict=True):
+        hits_found = nearest_videos(search, len(rankings), k, reduced)
+        for hits, actual in zip(rankings, hits_found, strict=True):
             assert (
                 list(zip(actual.ids.tolist(), actual.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
             )
@@ -152,16 +152,16 @@ def test_pages_with_moments_equal_one_long_list(shared: Served, parameters: dict
     _, service = shared
     text = "a bus number 7 turns left at the light"
     whole = service.search(text, k=100, routes="all", **parameters)
-    found, cursor = [], None
+    listed, cursor = [], None
     while True:
         answer = service.search(text, k=2, routes="all", cursor=cursor, **parameters)
-        found += answer.results
+        listed += answer.results
         cursor = answer.next_cursor
         if cursor is None:
             break
-    assert found == whole.results
+    assert listed == whole.results
     least = parameters.get("min_score", -math.inf)
-    assert [r.video_id for r in found if r.score >= least] == [r.video_id for r in found]
+    assert [r.video_id for r in listed if r.score >= least] == [r.video_id for r in listed]
 
 
 def test_scan_groups_the_hits_of_each_search_separately(shared: Served) -> None:
@@ -173,7 +173,7 @@ def test_scan_groups_the_hits_of_each_search_separately(shared: Served) -> None:
     everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
     whole = [video for video, _ in _slow(everything, lambda i: i < 2**62)]
     among = np.array(sorted(whole)[:2], np.int64)
-    found = snapshot.scan(
+    hits_found = snapshot.scan(
         [
             ShardScan("tsk_cars", vector, 3, None, drop_moments),
             ShardScan("tsk_cars", vector, 3, None),
@@ -182,7 +182,7 @@ def test_scan_groups_the_hits_of_each_search_separately(shared: Served) -> None:
     )
     expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]
     expected.append(_slow(everything, lambda i: i in among))
-    for hits, reference in zip(found, expected, strict=True):
+    for hits, reference in zip(hits_found, expected, strict=True):
         assert hits.ids.tolist() == [video for video, _ in reference[:3]]
         assert hits.scores == pytest.approx([score for _, score in reference[:3]], abs=1e-5)
     assert expected[0] != expected[1]
@@ -221,9 +221,9 @@ def test_filter_includes_the_moments_of_passing_videos(shared: Served) -> None:
     text = "a heron stands in shallow water"
     everything = {result.video_id: result for result in service.search(text, k=100).results}
     for number in range(4):
-        found = service.search(text, k=100, where={"number": number}).results
-        assert {result.video_id for result in found} == {v for v in everything if v.endswith(f"-{number}")}
-        for result in found:
+        numbered = service.search(text, k=100, where={"number": number}).results
+        assert {result.video_id for result in numbered} == {v for v in everything if v.endswith(f"-{number}")}
+        for result in numbered:
             assert (result.score, result.moments) == (
                 everything[result.video_id].score,
                 everything[result.video_id].moments,

@@ -42,14 +42,14 @@ def _pages(
     service: SearchEngine, sizes: list[int], between: Callable[[], None], **parameters: Any
 ) -> list[SearchResult]:
     """Return all results, page by page; the last page size is repeated."""
-    found: list[SearchResult] = []
+    listed: list[SearchResult] = []
     cursor = None
     while True:
         answer = service.search("an owl", sizes[0], cursor=cursor, **parameters)
-        found += answer.results
+        listed += answer.results
         cursor, sizes = answer.next_cursor, sizes[1:] or sizes
         if cursor is None:
-            return found
+            return listed
         between()
 
 
@@ -62,8 +62,8 @@ def test_pages_equal_one_long_list(served: Served) -> None:
         assert whole.next_cursor is None
         assert len(whole.results) >= 3
         for sizes in ([1], [5], [24], [100], [3, 10, 1, 7]):
-            found = _pages(service, sizes, lambda: None, **parameters)
-            assert found == whole.results, (parameters, sizes)
+            listed = _pages(service, sizes, lambda: None, **parameters)
+            assert listed == whole.results, (parameters, sizes)
 
 
 @pytest.mark.slow
@@ -138,9 +138,9 @@ def test_ranks_continue_after_videos_missing_in_the_catalog(served: Served) -> N
     everything = [result.video_id for result in service.search("an owl", 100).results]
     with session_scope(write=True) as session:
         session.query(Video).filter(Video.id.in_(everything[1:3])).delete()
-    found = _pages(service, [4], lambda: None)
-    assert [result.video_id for result in found] == [everything[0], *everything[3:]]
-    assert [result.rank for result in found] == list(range(1, len(everything) - 1))
+    listed = _pages(service, [4], lambda: None)
+    assert [result.video_id for result in listed] == [everything[0], *everything[3:]]
+    assert [result.rank for result in listed] == list(range(1, len(everything) - 1))
 
 
 def _delete(library: Library, results: list[SearchResult]) -> None:
@@ -158,16 +158,16 @@ def test_each_video_is_found_while_every_page_is_deleted(served: Served, paramet
     library, service = served
     whole = _pages(service, [5], lambda: None, **parameters)
     assert len(whole) > 5
-    found: list[SearchResult] = []
+    listed: list[SearchResult] = []
     cursor = None
     while True:
         answer = service.search("an owl", 5, cursor=cursor, **parameters)
-        found += answer.results
+        listed += answer.results
         if (cursor := answer.next_cursor) is None:
             break
         _delete(library, answer.results)
         service.snapshots.refresh()
-    assert [(result.rank, result.video_id) for result in found] == [
+    assert [(result.rank, result.video_id) for result in listed] == [
         (result.rank, result.video_id) for result in whole
     ]
 
@@ -239,16 +239,18 @@ def test_cursor_of_another_search_is_refused_with_the_differing_parameters(serve
 def test_list_continues_with_the_tasks_of_its_first_page_before_other_tasks(served: Served) -> None:
     _, service = served
     first = service.search("an owl lands on a branch", 2)
-    (own,) = (entry.task for entry in first.routing if entry.searched)
+    (searched_task,) = (entry.task for entry in first.routing if entry.searched)
     everything = service.search("an owl lands on a branch", 24, routes="all").results
-    found = list(first.results)
+    listed = list(first.results)
     cursor = first.next_cursor
     while cursor is not None:
         answer = service.search("an owl lands on a branch", 5, cursor=cursor)
-        found, cursor = found + answer.results, answer.next_cursor
-    assert [result.rank for result in found] == list(range(1, 25))
-    expected = [r for r in everything if r.task == own] + [r for r in everything if r.task != own]
-    assert [result.video_id for result in found] == [result.video_id for result in expected]
+        listed, cursor = listed + answer.results, answer.next_cursor
+    assert [result.rank for result in listed] == list(range(1, 25))
+    expected = [r for r in everything if r.task == searched_task] + [
+        r for r in everything if r.task != searched_task
+    ]
+    assert [result.video_id for result in listed] == [result.video_id for result in expected]
 
 
 def test_modified_cursor_is_refused(served: Served) -> None:

@@ -108,8 +108,8 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
 def _said(words: LibraryWords, query: str) -> list[int]:
     """Return the IDs of the videos in which a word is said."""
     words.current()
-    found = words.texts.transcripts.index.lookup(parse_query(query)).videos
-    return sorted(set(video_ids_of(found).tolist()))
+    matched = words.texts.transcripts.index.lookup(parse_query(query)).videos
+    return sorted(set(video_ids_of(matched).tolist()))
 
 
 def test_transcripts_follow_edits_and_snapshots(
@@ -314,36 +314,36 @@ def test_number_and_length_of_texts_are_limited() -> None:
 
 
 WORDS = ("dog", "cat", "a dog runs")
-judged = st.dictionaries(
+feedback_changes = st.dictionaries(
     st.integers(1, 6),
     st.dictionaries(st.sampled_from(WORDS), st.integers(-3, 3)),
 )
 
 
-@given(st.lists(judged, max_size=5))
+@given(st.lists(feedback_changes, max_size=5))
 def test_last_texts_of_each_video_count(changes: Sequence[dict[int, dict[str, int]]]) -> None:
     texts, expected = RelevanceFeedback(), dict[int, dict[str, int]]()
     for change in changes:
         before = texts
         texts = texts.replace(
             {
-                video: [VideoText(TextKind.CONFIRMED, text, votes=votes) for text, votes in own.items()]
-                for video, own in change.items()
+                video: [VideoText(TextKind.CONFIRMED, text, votes=votes) for text, votes in by_text.items()]
+                for video, by_text in change.items()
             }
         )
-        kept = [before.negative_videos([word])[0].tolist() for word in WORDS]
-        assert kept == [sorted(v for v, own in expected.items() if own.get(word, 0) < 0) for word in WORDS], (
-            "the index before a change stays as it is"
-        )
+        negative = [before.negative_videos([word])[0].tolist() for word in WORDS]
+        assert negative == [
+            sorted(v for v, by_text in expected.items() if by_text.get(word, 0) < 0) for word in WORDS
+        ], "the index before a change stays as it is"
         expected |= change
     for word in WORDS:
         videos, votes = texts.negative_videos([word, f"the {word}s"])
-        against = {video: -own[word] for video, own in expected.items() if own.get(word, 0) < 0}
+        against = {video: -by_text[word] for video, by_text in expected.items() if by_text.get(word, 0) < 0}
         assert dict(zip(videos.tolist(), votes.tolist(), strict=True)) == against
         assert videos.tolist() == sorted(videos.tolist())
-    for video, own in expected.items():
+    for video, by_text in expected.items():
         confirmed = {text.text: text.votes for text in texts.positive_texts(video)}
-        assert confirmed == {text: votes for text, votes in own.items() if votes > 0}
+        assert confirmed == {text: votes for text, votes in by_text.items() if votes > 0}
 
 
 @pytest.mark.parametrize("scale", [1, 10**9])

@@ -27,8 +27,8 @@ def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
 
 
 def _planner(routing: Sequence[tuple[str, float]], *arguments: Any, **options: Any) -> RoundPlanner:
-    tasks, lifts = [task for task, _ in routing], np.array([lift for _, lift in routing])
-    return RoundPlanner(tasks, lifts, *arguments, visual=VisualScore(1.0, 0.0), **options)
+    tasks, bonuses = [task for task, _ in routing], np.array([bonus for _, bonus in routing])
+    return RoundPlanner(tasks, bonuses, *arguments, visual=VisualScore(1.0, 0.0), **options)
 
 
 def _search(planner: RoundPlanner, shards: Shards, k: int) -> list[list[str]]:
@@ -40,20 +40,20 @@ def _search(planner: RoundPlanner, shards: Shards, k: int) -> list[list[str]]:
 
 
 def _exhaustive(
-    shards: Shards, lifts: dict[str, float], tasks: Sequence[str], k: int, min_score: float | None
+    shards: Shards, bonuses: dict[str, float], tasks: Sequence[str], k: int, min_score: float | None
 ) -> list[Hit]:
     """Rank all videos of some tasks, best first, then by task order and ID; each ID once, at its best score."""
     scored = [
-        (-(np.float32(cosine) + np.float32(lifts[task])), place, identifier, task)
+        (-(np.float32(cosine) + np.float32(bonuses[task])), place, identifier, task)
         for place, task in enumerate(shards)
         if task in tasks
         for identifier, cosine in shards[task]
     ]
-    found: dict[int, Hit] = {}
+    listed: dict[int, Hit] = {}
     for score, _, identifier, task in sorted(scored):
-        if identifier not in found:
-            found[identifier] = Hit(task, identifier, float(-score))
-    return [hit for hit in found.values() if min_score is None or hit.score >= min_score][:k]
+        if identifier not in listed:
+            listed[identifier] = Hit(task, identifier, float(-score))
+    return [hit for hit in listed.values() if min_score is None or hit.score >= min_score][:k]
 
 
 # Few distinct values, so that scores tie and thresholds are met exactly.
@@ -72,8 +72,8 @@ def _library(cosines: list[list[float]], steps: list[int], shared: bool) -> tupl
     return shards, {task: -0.125 * step for task, step in zip(shards, steps, strict=False)}
 
 
-def _routing(lifts: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(lifts.items(), key=lambda entry: -entry[1])
+def _routing(bonuses: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(bonuses.items(), key=lambda entry: -entry[1])
 
 
 @settings(max_examples=300, deadline=None)
@@ -93,16 +93,16 @@ def test_all_routes_equal_an_exhaustive_search(
     shared: bool,
     data: st.DataObject,
 ) -> None:
-    shards, lifts = _library(cosines, steps, shared)
+    shards, bonuses = _library(cosines, steps, shared)
     closed = data.draw(st.sets(st.sampled_from(list(shards))))
     searchable = [task for task in shards if task not in closed]
-    planner = _planner(_routing(lifts), searchable, k, min_score=min_score)
+    planner = _planner(_routing(bonuses), searchable, k, min_score=min_score)
     waves = _search(planner, shards, k)
-    assert planner.hits() == _exhaustive(shards, lifts, searchable, k, min_score)
+    assert planner.hits() == _exhaustive(shards, bonuses, searchable, k, min_score)
     searched = [task for wave in waves for task in wave]
     assert len(searched) == len(set(searched)) == len(planner.searched)
     assert not closed & set(searched), "tasks without passing videos are not searched"
-    assert [lifts[task] for task in searched] == sorted((lifts[task] for task in searched), reverse=True)
+    assert [bonuses[task] for task in searched] == sorted((bonuses[task] for task in searched), reverse=True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -116,8 +116,8 @@ def test_pages_contain_every_video_once(
     cosines: list[list[float]], steps: list[int], sizes: list[int], routes: Routes
 ) -> None:
     """Each page has its own planner, which knows the tasks of the first page."""
-    shards, lifts = _library(cosines, steps, shared=False)
-    routing, total = _routing(lifts), sum(map(len, shards.values()))
+    shards, bonuses = _library(cosines, steps, shared=False)
+    routing, total = _routing(bonuses), sum(map(len, shards.values()))
     first_page_tasks: int | None = None
     offset, pages = 0, []
     while offset < total:
@@ -133,7 +133,7 @@ def test_pages_contain_every_video_once(
         )
         if len(planner.hits()) <= end:
             break
-    found = [hit for page in pages for hit in page]
+    listed = [hit for page in pages for hit in page]
     # Hits of the first page's tasks come first; with a number of routes, no other task is searched.
     first = (
         [task for task, _ in routing[:first_page_tasks]]
@@ -141,12 +141,12 @@ def test_pages_contain_every_video_once(
         else [task for task, _ in routing]
     )
     if isinstance(routes, int):
-        level = [lift for _, lift in routing][min(routes, len(routing)) - 1]
-        first = [task for task, lift in routing if lift >= level]
-    expected = _exhaustive(shards, lifts, first, total, None)
+        level = [bonus for _, bonus in routing][min(routes, len(routing)) - 1]
+        first = [task for task, bonus in routing if bonus >= level]
+    expected = _exhaustive(shards, bonuses, first, total, None)
     if routes == "auto":
-        expected += _exhaustive(shards, lifts, [t for t in shards if t not in first], total, None)
-    assert found == expected
+        expected += _exhaustive(shards, bonuses, [t for t in shards if t not in first], total, None)
+    assert listed == expected
 
 
 # -- selection of tasks -------------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ def test_pages_contain_every_video_once(
 
 def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.25)], "far": [(2, 1.0)]}
-    for lift, is_searched in ((0.24 - COSINE_LIMIT, False), (0.26 - COSINE_LIMIT, True)):
-        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2)
+    for bonus, is_searched in ((0.24 - COSINE_LIMIT, False), (0.26 - COSINE_LIMIT, True)):
+        planner = _planner([("near", 0.0), ("far", bonus)], ["near", "far"], 2)
         assert _search(planner, shards, 2) == [["near"], ["far"]][: 1 + is_searched]
     planner = _planner([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
     assert len(_search(planner, shards, 5)) == 2, "with too few hits, every task is searched"
@@ -164,8 +164,8 @@ def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
 def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.375)], "far": [(2, 0.5)]}
     edge = 0.375 - (0.5 + SEPARATE_ENCODINGS.cosine_slack)
-    for lift, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
-        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
+    for bonus, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
+        planner = _planner([("near", 0.0), ("far", bonus)], ["near", "far"], 2, routes="auto")
         searched = {task for wave in _search(planner, shards, 2) for task in wave}
         assert ("far" in searched) == is_searched
     thresholded = _planner([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", min_score=0.4)
@@ -176,17 +176,17 @@ def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> N
 def test_auto_limits_the_number_of_likely_tasks() -> None:
     """Lifts are almost equal: the likeliest tasks suffice unless they contain too few videos."""
     shards: Shards = {f"t{n}": [(n, 0.5)] for n in range(100)}
-    lifts = {task: -0.0001 * place for place, task in enumerate(shards)}
-    enough = _planner(_routing(lifts), list(shards), 5, routes="auto")
+    bonuses = {task: -0.0001 * place for place, task in enumerate(shards)}
+    enough = _planner(_routing(bonuses), list(shards), 5, routes="auto")
     waves = _search(enough, shards, 5)
     assert [len(wave) for wave in waves] == [8, 8]
     assert enough.reached_tasks == SEPARATE_ENCODINGS.max_likely_tasks
-    many = _planner(_routing(lifts), list(shards), 50, routes="auto")
+    many = _planner(_routing(bonuses), list(shards), 50, routes="auto")
     _search(many, shards, 50)
     assert len(many.hits()) == 50
     level = _planner(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
     _search(level, shards, 5)
-    assert len(level.searched) == 100, "no task of equal lift is cut off"
+    assert len(level.searched) == 100, "no task of equal bonus is cut off"
 
 
 def test_number_of_routes_includes_tasks_of_equal_lift() -> None:
@@ -213,30 +213,30 @@ def test_routes_parameter_is_parsed(value: object, expected: Routes | None) -> N
 
 
 def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
-    lifts = {f"t{n}": -n / 1000 for n in range(120)}
+    bonuses = {f"t{n}": -n / 1000 for n in range(120)}
     sizes: list[list[int]] = []
     for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
-        planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=limits)
+        planner = _planner(_routing(bonuses), list(bonuses), 5, routes="all", limits=limits)
         sizes.append([])
         while wave := planner.next_round():
             sizes[-1].append(len(wave))
             planner.add_hits([])
     assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
     # The first wave takes a few tasks that are less likely.
-    lifts = {f"t{n}": -float(n) for n in range(20)}
-    planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=SHARED_ENCODING)
-    assert planner.next_round() == list(lifts)[: SHARED_ENCODING.min_first_round]
+    bonuses = {f"t{n}": -float(n) for n in range(20)}
+    planner = _planner(_routing(bonuses), list(bonuses), 5, routes="all", limits=SHARED_ENCODING)
+    assert planner.next_round() == list(bonuses)[: SHARED_ENCODING.min_first_round]
 
 
 ONE_TASK_AT_FIRST = replace(SHARED_ENCODING, min_first_round=1)
 
 
 def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
-    lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
+    bonus = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     searched = []
     for limits in (SEPARATE_ENCODINGS, ONE_TASK_AT_FIRST):
-        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits)
+        planner = _planner([("near", 0.0), ("far", bonus)], ["near", "far"], 2, routes="auto", limits=limits)
         assert planner.next_round() == ["near"]
         planner.add_hits({"near": hits}.items())
         searched.append(planner.next_round())
@@ -247,10 +247,10 @@ def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
 def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
     complete: list[int], expected: list[str]
 ) -> None:
-    lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
+    bonus = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     planner = _planner(
-        [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=ONE_TASK_AT_FIRST
+        [("near", 0.0), ("far", bonus)], ["near", "far"], 2, routes="auto", limits=ONE_TASK_AT_FIRST
     )
     assert planner.next_round() == ["near"]
     planner.add_hits({"near": hits}.items(), match_all_terms=lambda videos: np.isin(videos, complete))
@@ -259,8 +259,8 @@ def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
 
 @pytest.mark.parametrize("step", [0.0, 0.0001])
 def test_auto_searches_fewer_likely_tasks_once_complete_videos_fill_the_list(step: float) -> None:
-    lifts = {f"t{n}": -n * step for n in range(40)}
-    planner = _planner(_routing(lifts), list(lifts), 16, routes="auto", limits=SHARED_ENCODING)
+    bonuses = {f"t{n}": -n * step for n in range(40)}
+    planner = _planner(_routing(bonuses), list(bonuses), 16, routes="auto", limits=SHARED_ENCODING)
     number, searched = 1, 0
     while wave := planner.next_round():
         searched += len(wave)

@@ -76,12 +76,12 @@ def test_ranks_and_results_are_those_of_a_search(served: SearchEngine) -> None:
     assert {outcome.caption for outcome in report.worst} == set(SWAPPED)
     ranks = []
     for outcome in report.worst:
-        found = service.search(outcome.caption, k=4).results
-        ids = [result.video_id for result in found]
+        searched = service.search(outcome.caption, k=4).results
+        ids = [result.video_id for result in searched]
         assert outcome.rank == (1 + ids.index(outcome.video_id) if outcome.video_id in ids else None)
         assert [result.video_id for result in outcome.results] == ids[:3]
         assert [result.score for result in outcome.results] == pytest.approx(
-            [result.score for result in found[:3]]
+            [result.score for result in searched[:3]]
         )
         ranks.append(outcome.rank or 99)
     assert ranks == sorted(ranks, reverse=True)

@@ -84,8 +84,8 @@ def _folder(library: Library, task: str) -> Path:
 
 
 def _answers(service: SearchEngine) -> list[object]:
-    found = [service.search(text, k=20) for text in TEXTS]
-    return [([(r.video_id, r.score) for r in a.results], a.routing, a.degraded) for a in found]
+    answers = [service.search(text, k=20) for text in TEXTS]
+    return [([(r.video_id, r.score) for r in a.results], a.routing, a.degraded) for a in answers]
 
 
 # -- replacement of a snapshot ----------------------------------------------------------------------------------
@@ -121,10 +121,10 @@ def test_snapshot_of_an_earlier_release_reuses_the_current_one(
     earlier = snapshot.manifest.shards["tsk_cars"].release
     loaded = load_snapshot(snapshot, backbone, earlier)
     read.clear()
-    found = load_snapshot(snapshot, backbone, earlier, other=current)
+    loaded_again = load_snapshot(snapshot, backbone, earlier, other=current)
     assert _releases(read) == {earlier}
-    assert list(found.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
-    np.testing.assert_array_equal(_encode(found), _encode(loaded))
+    assert list(loaded_again.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
+    np.testing.assert_array_equal(_encode(loaded_again), _encode(loaded))
 
 
 def test_only_broken_releases_are_read_again(library: Library, backbone: Backbone, read: list[Path]) -> None:
@@ -239,9 +239,9 @@ def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine
 
 def _without(library: Library, task: str) -> tuple[list[ReleaseTask], RoutingProfiles]:
     method = library.method
-    kept = [place for place, known in enumerate(method.learned_tasks) if known.task_id != task]
-    return [method.learned_tasks[place] for place in kept], RoutingProfiles.from_dense(
-        method.profiles.to_dense(kept)
+    remaining = [place for place, learned in enumerate(method.learned_tasks) if learned.task_id != task]
+    return [method.learned_tasks[place] for place in remaining], RoutingProfiles.from_dense(
+        method.profiles.to_dense(remaining)
     )
 
 

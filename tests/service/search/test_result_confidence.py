@@ -52,10 +52,10 @@ def test_confidence_equals_the_calibration_of_scores_and_tokens(shared: Served, 
     assert {answer.matches, *(result.matches for result in answer.results)} == {None}
 
 
-def _looks(results: Sequence[SearchResult], nats: np.ndarray) -> np.ndarray:
-    """Return the scores of results as the calibration sees them: with unbounded evidence ``nats`` for the domains."""
+def _visual_scores(results: Sequence[SearchResult], evidence: np.ndarray) -> np.ndarray:
+    """Return the scores of results as the calibration sees them: with unbounded evidence for the domains."""
     places = [("birds", "cars", "sea").index(result.task) for result in results]
-    weights = nats - np.log(np.exp(nats).sum())
+    weights = evidence - np.log(np.exp(evidence).sum())
     mixed = np.log(np.exp(weights) + 0.2 / len(weights))
     bounded = mixed - mixed.max()
     scores = np.array([result.score for result in results])
@@ -68,10 +68,13 @@ def _expected(library: Library, backbone: Backbone, results: Sequence[SearchResu
     presence = open_query_encoder(
         backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)
     ).token_presence([WORDS])[0]
-    nats = presence @ state.profiles.to_dense().T
-    known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
+    evidence = presence @ state.profiles.to_dense().T
+    familiarity = evidence.max() / presence.sum()
+    fit = evidence.max() - np.log(np.exp(evidence).sum())
     # Domains are ranked by bounded evidence, so the confidence could rise down the list.
-    return np.minimum.accumulate(logistic(FITTED.log_odds(_looks(results, nats), known, fit)))
+    return np.minimum.accumulate(
+        logistic(FITTED.log_odds(_visual_scores(results, evidence), familiarity, fit))
+    )
 
 
 @pytest.fixture
@@ -97,14 +100,14 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
         backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)
     ).token_presence([WORDS])[0]
     profiles = state.profiles.to_dense()
-    nats, known = presence @ profiles.T, presence @ (profiles > 0).T
-    fit = nats.max() - np.log(np.exp(nats).sum())
-    scores = _looks(answer.results, nats)
+    evidence, coverage = presence @ profiles.T, presence @ (profiles > 0).T
+    fit = evidence.max() - np.log(np.exp(evidence).sum())
+    scores = _visual_scores(answer.results, evidence)
     features = [
         scores[0],
-        nats.max() / presence.sum(),
+        evidence.max() / presence.sum(),
         0.0,
-        known.max() / presence.sum(),
+        coverage.max() / presence.sum(),
     ]
     odds = np.array(features) @ np.array(ANSWER.weights) + ANSWER.bias
     assert answer.confidence == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-4)
@@ -112,7 +115,7 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     near = (scores >= scores[0] - ANSWER.reach) & (np.arange(len(scores)) < CONFIDENCE_DEPTH)
     assert [result.matches for result in answer.results] == near.tolist()
     assert 1 <= sum(bool(result.matches) for result in answer.results) < 36
-    plain = np.minimum.accumulate(logistic(FITTED.log_odds(scores, nats.max() / presence.sum(), fit)))
+    plain = np.minimum.accumulate(logistic(FITTED.log_odds(scores, evidence.max() / presence.sum(), fit)))
     np.testing.assert_allclose([result.confidence for result in answer.results], plain, rtol=1e-4)
 
 

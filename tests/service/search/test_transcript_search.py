@@ -50,7 +50,7 @@ def _nats(service: SearchEngine, video: str, q: str) -> float:
 
 
 def _spans(service: SearchEngine, q: str) -> list[tuple[float | None, float | None, str]]:
-    result = next(found for found in service.search(q, k=9).results if found.video_id == "talks-0")
+    result = next(each for each in service.search(q, k=9).results if each.video_id == "talks-0")
     return [(text.start, text.end, text.text) for text in result.words if text.kind == "transcript"]
 
 
@@ -96,10 +96,10 @@ def test_caption_with_the_words_comes_before_a_transcript(served: SearchEngine) 
     said = [(0.0, 3.0, "a red taxi turns left"), (100.0, 103.0, "taxi taxi taxi")]
     for video in ("talks-0", "talks-1"):
         edit_video(video, VideoPatch(transcript=_cues(said)))
-    found = [result.video_id for result in served.search("red taxi", k=9).results]
+    video_ids = [result.video_id for result in served.search("red taxi", k=9).results]
     # Captions without the words do not lower the evidence of a transcript with them.
-    assert found[0] == "cars-0"
-    assert set(found[1:3]) == {"talks-0", "talks-1"}
+    assert video_ids[0] == "cars-0"
+    assert set(video_ids[1:3]) == {"talks-0", "talks-1"}
 
 
 def test_missing_words_do_not_count_against_a_video(served: SearchEngine) -> None:

@@ -34,9 +34,9 @@ def _facts(task: int, number: int) -> dict[str, Any]:
         "deep": {"not": "searched"},
         "mixed": ["rain", 7, None],
     }
-    kept = {name: value for name, value in metadata.items() if dice.random() < 0.8}
+    chosen_fields = {name: value for name, value in metadata.items() if dice.random() < 0.8}
     return {
-        "extra": kept | ({"only here": 1} if task == 1 else {}),
+        "extra": chosen_fields | ({"only here": 1} if task == 1 else {}),
         "duration": dice.choice([None, 0.5, 3.0, 3.0, 60.0]),
     }
 
@@ -60,22 +60,22 @@ def service(shared: Served) -> SearchEngine:
 # -- independent reference implementation ---------------------------------------------------------------------
 
 
-def _is(found: Any, wanted: Any) -> bool:
-    if isinstance(found, list):
-        return any(_is(one, wanted) for one in found if isinstance(one, str))
-    return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
+def _is(stored: Any, wanted: Any) -> bool:
+    if isinstance(stored, list):
+        return any(_is(one, wanted) for one in stored if isinstance(one, str))
+    return isinstance(stored, bool) == isinstance(wanted, bool) and stored == wanted
 
 
-def _holds(found: Any, condition: Any) -> bool:
+def _holds(stored: Any, condition: Any) -> bool:
     if not isinstance(condition, dict):
-        return _is(found, condition)
+        return _is(stored, condition)
     if "any" in condition:
-        return any(_is(found, one) for one in condition["any"])
+        return any(_is(stored, one) for one in condition["any"])
     if "all" in condition:
-        return all(_is(found, one) for one in condition["all"])
-    if isinstance(found, bool) or not isinstance(found, int | float):
+        return all(_is(stored, one) for one in condition["all"])
+    if isinstance(stored, bool) or not isinstance(stored, int | float):
         return False
-    return condition.get("min", found) <= found <= condition.get("max", found)
+    return condition.get("min", stored) <= stored <= condition.get("max", stored)
 
 
 def _passes(video_id: str, query: SearchQuery) -> bool:
@@ -131,8 +131,8 @@ def test_filtered_search_equals_the_unfiltered_search_of_passing_videos(
     assert len(everything) == 3 * NUMBER
     passing = [(video, score) for video, score in everything if _passes(video, query)]
     for k in (1, 5, 100):
-        found = _found(service.search(query.q, k, **chosen))
-        assert found == passing[:k], "fewer than k results only where fewer videos pass"
+        stored = _found(service.search(query.q, k, **chosen))
+        assert stored == passing[:k], "fewer than k results only where fewer videos pass"
 
 
 def test_filter_within_named_tasks(service: SearchEngine) -> None:
@@ -241,8 +241,8 @@ def test_metadata_cache_is_bounded(service: SearchEngine) -> None:
         assert np.array_equal(np.diff(cache.metadata(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
     cached = [name for name in ("birds", "cars", "sea") if f"tsk_{name}" in cache.metadata_by_task]
     assert cached == ["birds", "sea"], "the least recently used task is evicted"
-    former = cache.metadata("tsk_sea", "sea")
-    assert cache.metadata("tsk_sea", "sea without a video") is not former
+    before = cache.metadata("tsk_sea", "sea")
+    assert cache.metadata("tsk_sea", "sea without a video") is not before
     assert len(cache.metadata_by_task) == 2, "a previous version of a shard is not cached"
 
 

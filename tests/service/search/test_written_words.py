@@ -55,7 +55,7 @@ def _ids(service: SearchEngine, q: str, **parameters: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("q", "found"),
+    ("q", "first_videos"),
     [
         ("bird", ["signs-0"]),
         ("BIRD!", ["signs-0"]),
@@ -69,16 +69,16 @@ def _ids(service: SearchEngine, q: str, **parameters: Any) -> list[str]:
     ],
 )
 def test_videos_whose_texts_contain_the_words_come_first_and_match(
-    served: SearchEngine, q: str, found: Sequence[str]
+    served: SearchEngine, q: str, first_videos: Sequence[str]
 ) -> None:
     answer = served.search(q, k=15)
-    first = [result.video_id for result in answer.results[: len(found)]]
-    assert sorted(first) == sorted(found)
+    first = [result.video_id for result in answer.results[: len(first_videos)]]
+    assert sorted(first) == sorted(first_videos)
     assert [result.video_id for result in answer.results if result.matches] == first
-    if found:
-        assert (answer.matches, answer.matching) == (True, len(found))
-        assert all((result.confidence or 0) > 0.9 for result in answer.results[: len(found)])
-        assert answer.routing[0].task == found[0].split("-")[0]
+    if first_videos:
+        assert (answer.matches, answer.matching) == (True, len(first_videos))
+        assert all((result.confidence or 0) > 0.9 for result in answer.results[: len(first_videos)])
+        assert answer.routing[0].task == first_videos[0].split("-")[0]
 
 
 def test_matched_texts_are_shown_with_their_words(served: SearchEngine) -> None:
@@ -128,10 +128,10 @@ def test_odd_queries_are_answered(served: SearchEngine, q: str) -> None:
 
 
 @contextmanager
-def _judged(*judgements: tuple[str, str, str]) -> Iterator[None]:
+def _with_feedback(*entries: tuple[str, str, str]) -> Iterator[None]:
     """Feedback (text, video, verdict), each of another caller, that is taken back afterwards."""
     given = []
-    for number, (text, video, verdict) in enumerate(judgements):
+    for number, (text, video, verdict) in enumerate(entries):
         with acting_as(Actor("user", f"caller {number}")):
             spec = FeedbackSpec.model_validate({"text": text, "video_id": video, "verdict": verdict})
             given.append(give_feedback(spec))
@@ -145,7 +145,7 @@ def _judged(*judgements: tuple[str, str, str]) -> Iterator[None]:
 def test_confirmed_text_is_found_by_the_next_search_and_shown(served: SearchEngine) -> None:
     before = _ids(served, "narwhal", k=15)
     assert before[0] != "lake-2"
-    with _judged(("<b>a narwhal</b>", "lake-2", "right")):
+    with _with_feedback(("<b>a narwhal</b>", "lake-2", "right")):
         answer = served.search("narwhals", k=15)
         assert (answer.results[0].video_id, answer.matching) == ("lake-2", 1)
         (text,) = answer.results[0].words
@@ -156,9 +156,9 @@ def test_confirmed_text_is_found_by_the_next_search_and_shown(served: SearchEngi
 
 
 def test_feedback_says_less_than_a_caption(served: SearchEngine) -> None:
-    with _judged(*[("heron", "birds-2", "right")] * 5):
+    with _with_feedback(*[("heron", "birds-2", "right")] * 5):
         assert _ids(served, "heron")[:2] == ["birds-0", "birds-2"]
-    with _judged(("a whale jumps", "sea-2", "wrong")):
+    with _with_feedback(("a whale jumps", "sea-2", "wrong")):
         assert _ids(served, "a whale jumps")[0] == "sea-2"
 
 
@@ -169,18 +169,18 @@ def test_refusal_lowers_its_video_for_its_words_alone(served: SearchEngine) -> N
     queries = ("a big wave", "the big waves", "a wave")
     before = [scores(q) for q in queries]
     refused = next(iter(before[0]))
-    with _judged(("a big wave", refused, "wrong"), ("BIG waves", refused, "wrong")):
+    with _with_feedback(("a big wave", refused, "wrong"), ("BIG waves", refused, "wrong")):
         after = [scores(q) for q in queries]
     assert [scores(q) for q in queries] == before
     assert after[2] == before[2]
-    for known, now in zip(before[:2], after[:2], strict=True):
-        assert now.pop(refused) < known.pop(refused) - 0.3
-        assert now == pytest.approx(known)
+    for earlier, now in zip(before[:2], after[:2], strict=True):
+        assert now.pop(refused) < earlier.pop(refused) - 0.3
+        assert now == pytest.approx(earlier)
 
 
 def test_refusal_of_a_misspelled_query_counts(served: SearchEngine) -> None:
     before = served.search("herron").results[0]
-    with _judged(("herron", before.video_id, "wrong")):
+    with _with_feedback(("herron", before.video_id, "wrong")):
         results = {result.video_id: result.score for result in served.search("herron", k=15).results}
     assert results[before.video_id] < before.score
 
@@ -196,7 +196,7 @@ FEEDBACK = [
 ]
 
 
-@pytest.mark.parametrize("judgements", [[], FEEDBACK], ids=["plain", "judged"])
+@pytest.mark.parametrize("entries", [[], FEEDBACK], ids=["plain", "with feedback"])
 @pytest.mark.parametrize("where", [None, {"place": "harbour"}], ids=["all", "filtered"])
 @pytest.mark.parametrize(
     "q", ["a bird", "turns", "a person signing", "rowing", "the word milk again", "harbour"]
@@ -206,11 +206,11 @@ def test_list_is_that_of_all_scores(
     served: SearchEngine,
     q: str,
     where: dict[str, Any] | None,
-    judgements: Sequence[tuple[str, str, str]],
+    entries: Sequence[tuple[str, str, str]],
     k: int,
 ) -> None:
     """The groups that are scanned lose no video: the list equals that of every cosine plus lift plus words."""
-    with _judged(*judgements):
+    with _with_feedback(*entries):
         _check_list(served, SearchQuery(q=q, k=k, routes="all", where=where))
 
 
@@ -276,10 +276,10 @@ def test_common_unit_in_another_text_of_the_video_completes_it(
 def test_common_unit_weighs_by_its_share_of_all_texts(
     served: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = served.search("a bird").results[0].score
+    score_before = served.search("a bird").results[0].score
     monkeypatch.setattr(word_index, "COMMON_DOCUMENTS", 0)
     monkeypatch.setattr(word_index, "COMMON_SHARE", 0.05)  # of ten captions with "a", one is listed
-    assert served.search("a bird").results[0].score == pytest.approx(known, abs=1)
+    assert served.search("a bird").results[0].score == pytest.approx(score_before, abs=1)
 
 
 def test_likely_videos_with_words_of_the_query_match(
@@ -292,10 +292,10 @@ def test_likely_videos_with_words_of_the_query_match(
     model = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04, answer)
     snapshot = replace(served.snapshots.current(), confidence_model=model)
     monkeypatch.setattr(served.snapshots, "current", lambda: snapshot)
-    found = served.search("a red taxi turns left over", k=3)
-    assert found.results[0].video_id == "cars-0"
-    assert (found.matches, found.results[0].matches) == (True, True)
-    assert not any(result.matches for result in found.results if (result.confidence or 0) < 0.9)
+    answer = served.search("a red taxi turns left over", k=3)
+    assert answer.results[0].video_id == "cars-0"
+    assert (answer.matches, answer.results[0].matches) == (True, True)
+    assert not any(result.matches for result in answer.results if (result.confidence or 0) < 0.9)
     other = served.search("a whale jumps")
     assert [result.video_id for result in other.results if result.matches] == ["sea-2"]
 

@@ -196,13 +196,13 @@ def test_an_append_that_ends_between_two_reads_has_the_scores_of_the_settled_sta
     if loaded_before:
         assert all(service.snapshots.refresh() for service in services)
     _publish_append(library, _store_append(library, state="indexing"))
-    found: list[Answers] = []
+    observed: list[Answers] = []
 
     def load(number: int) -> int:
         service = services.pop()
         with _before_session(number, _assign_videos) as opened:
             assert service.snapshots.refresh()
-        found.append(_answers(service))
+        observed.append(_answers(service))
         with session_scope(write=True) as session:
             session.execute(
                 update(Video).where(Video.id == "new").values(task_id="tsk_append", effective_split=None)
@@ -212,7 +212,7 @@ def test_an_append_that_ends_between_two_reads_has_the_scores_of_the_settled_sta
 
     _each_read(load)
     _assign_videos()
-    assert found == [_settled_answers(library)] * len(found)
+    assert observed == [_settled_answers(library)] * len(observed)
 
 
 @pytest.mark.parametrize("state", ["queued", "failed", "cancelled"])

@@ -68,10 +68,10 @@ def test_copy_answers_as_the_catalog_does(
     assert started_later.snapshots.refresh()
     lose_database()
 
-    found = search()
-    assert [_without_times(response) for response in found] == [_without_times(r) for r in expected]
+    answered = search()
+    assert [_without_times(response) for response in answered] == [_without_times(r) for r in expected]
     assert cached.read_cache.as_of is not None
-    assert {response.metadata_as_of for response in found} == {cached.read_cache.as_of}
+    assert {response.metadata_as_of for response in answered} == {cached.read_cache.as_of}
     assert cached.catalog_reads.is_interrupted
     with pytest.raises(Unavailable):
         cached.search("a bird", task="nowhere")
@@ -169,10 +169,10 @@ def _find(service: SearchEngine, text: str) -> dict[str, list[str]]:
 
 
 def test_an_edit_shows_in_the_next_search(copied: SearchEngine, catalog_reads: list[int]) -> None:
-    found = _find(copied, BIRDS[0])
+    answered = _find(copied, BIRDS[0])
     assert catalog_reads == []
     edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
-    edited = found | {"birds-0": ["a grey heron"]}
+    edited = answered | {"birds-0": ["a grey heron"]}
     assert _find(copied, BIRDS[0]) == edited
     assert catalog_reads == [6]
     copy_rows(copied)
@@ -211,16 +211,16 @@ def test_a_verdict_leaves_the_copy_as_it_is(
 def test_a_deleted_video_is_not_shown_by_a_process_that_has_not_read_the_tombstones(
     copied: SearchEngine, catalog_reads: list[int]
 ) -> None:
-    kept = _find(copied, CARS[1])
-    del kept["cars-1"]
+    remaining = _find(copied, CARS[1])
+    del remaining["cars-1"]
     delete_videos(["cars-1"])
-    assert _find(copied, CARS[1]) == kept
+    assert _find(copied, CARS[1]) == remaining
     copy_rows(copied)
-    assert _find(copied, CARS[1]) == kept
+    assert _find(copied, CARS[1]) == remaining
     assert catalog_reads == [6, 6], "the deleted video has no row in the copy"
     copied.snapshots.refresh()
     copy_rows(copied)
-    assert _find(copied, CARS[1]) == kept
+    assert _find(copied, CARS[1]) == remaining
     assert catalog_reads == [6, 6]
 
 
@@ -229,10 +229,10 @@ def test_rows_copied_with_another_version_of_the_shard_are_read_again(
 ) -> None:
     library.store.delete([int(copied.snapshots.current().shards["tsk_cars"].ids[1])], task="tsk_cars")
     assert copied.snapshots.refresh()
-    found = _find(copied, CARS[1])
+    answered = _find(copied, CARS[1])
     assert catalog_reads == [5]
     copy_rows(copied)
-    assert _find(copied, CARS[1]) == found
+    assert _find(copied, CARS[1]) == answered
     assert catalog_reads == [5]
 
 

@@ -29,7 +29,7 @@ def service(service: SearchEngine, learning: Library, monkeypatch: pytest.Monkey
 
 
 def _same(one: SearchResponse, other: SearchResponse) -> None:
-    def known(answer: SearchResponse) -> Any:
+    def without_times(answer: SearchResponse) -> Any:
         fields = answer.model_dump(
             exclude={"timing_ms": True, "routing": True, "results": {"__all__": {"score"}}}
         )
@@ -39,7 +39,7 @@ def _same(one: SearchResponse, other: SearchResponse) -> None:
             cursor = cursor.model_copy(update={"last": cursor.last[:2]})
         return fields | {"next_cursor": cursor}
 
-    assert known(one) == known(other)
+    assert without_times(one) == without_times(other)
     assert [r.score for r in one.results] == pytest.approx([r.score for r in other.results], abs=1e-5)
     assert [(r.task, r.weight) for r in one.routing] == [
         (r.task, pytest.approx(r.weight, abs=1e-6)) for r in other.routing

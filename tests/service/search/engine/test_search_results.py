@@ -36,10 +36,10 @@ def test_best_match_comes_first_with_its_metadata(shared: Served) -> None:
 
 def test_routing_lists_tasks_by_falling_weight(shared: Served) -> None:
     _, service = shared
-    for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
+    for captions, domain in ((BIRDS, "birds"), (CARS, "cars")):
         routing = service.search(captions[0]).routing
         assert {entry.task for entry in routing} == {"birds", "cars"}
-        assert routing[0].task == own
+        assert routing[0].task == domain
         assert routing[0].weight > routing[1].weight
         assert sum(entry.weight for entry in routing) == pytest.approx(1)
 

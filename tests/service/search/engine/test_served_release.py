@@ -65,8 +65,8 @@ def test_deleted_videos_stay_deleted_after_a_rollback(learning: Library, service
     assert [result.video_id for result in service.search(BIRDS[1], k=20).results] == ["birds-2"]
     learning.store.serve(None)
     service.snapshots.refresh()
-    found = {result.video_id for result in service.search(BIRDS[0], k=20).results}
-    assert found == {"birds-2", "cars-0", "cars-2"}
+    video_ids = {result.video_id for result in service.search(BIRDS[0], k=20).results}
+    assert video_ids == {"birds-2", "cars-0", "cars-2"}
 
 
 def test_list_of_a_withdrawn_release_ends(learning: Library, service: SearchEngine) -> None:

@@ -168,11 +168,11 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     assert ready.release == next(iter(manifest.releases)) != manifest.release
     assert "weights.safetensors was altered" in ready.checks["index"]
     assert "the served release is refused" in ready.degraded["cars"]
-    found = service.search(BIRDS[0], k=10)
-    assert found.results[0].video_id == "birds-0"
-    assert {result.task for result in found.results} == {"birds"}
-    assert found.release == ready.release
-    assert "weights.safetensors was altered" in found.degraded["cars"]
+    matching = service.search(BIRDS[0], k=10)
+    assert matching.results[0].video_id == "birds-0"
+    assert {result.task for result in matching.results} == {"birds"}
+    assert matching.release == ready.release
+    assert "weights.safetensors was altered" in matching.degraded["cars"]
     with pytest.raises(Unavailable, match="'cars' can't be searched: the served release is refused"):
         service.search("a taxi", task="cars")
     pass_retry_interval()
@@ -228,24 +228,24 @@ def test_lost_manifest_is_not_an_empty_library(
 
 
 def test_words_follow_the_snapshots(library: Library, service: SearchEngine) -> None:
-    def found(text: str) -> list[int]:
+    def matching(text: str) -> list[int]:
         return words.current().lookup(parse_query(text)).videos.tolist()
 
     assert service.snapshots.refresh()
     words = service.metadata_cache.words
-    assert len(found("heron")) == 1
-    assert found("whale") == []
+    assert len(matching("heron")) == 1
+    assert matching("whale") == []
     library.add_task("sea", SEA, moments={1: SEA})
-    assert found("whale") == []
+    assert matching("whale") == []
     assert service.snapshots.refresh()
-    (whale,) = found("whale")
+    (whale,) = matching("whale")
     located = service.snapshots.current().video_tasks.locate(
-        np.array([whale, *found("heron"), *found("taxi"), 99])
+        np.array([whale, *matching("heron"), *matching("taxi"), 99])
     )
     assert located.tolist() == [2, 0, 1, -1]
     library.store.delete([whale], task="tsk_sea")
     assert service.snapshots.refresh()
-    assert found("whale") == []
+    assert matching("whale") == []
     assert words.current().suggest("whale", 5) == []
 
 
