@@ -20,7 +20,7 @@ export function confirmTaskDeletion({ id, name, learned_order: learned, counts }
       `${count(counts.videos, "video")} with captions, metadata and thumbnails, and uploaded files. Searches no longer find them.`,
       learned && "The evaluation of the domain: its column of the recall matrix.",
     ],
-    kept: [
+    remaining: [
       "Your own files below the media root.",
       learned && "Its effect on the encoders, and its place in the learning order.",
       learned && "Its vectors take disk space until the library is compacted, but searches can't reach them.",
@@ -42,7 +42,7 @@ export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
     name: id,
     path: `/videos/${encodeURIComponent(id)}`,
     lost: [`${video} metadata and thumbnail. Searches no longer find it.`, "Its file, if it was uploaded."],
-    kept: [
+    remaining: [
       "Your own file below the media root.",
       "Its effect on the encoders, and evaluations that used it.",
       "Its vector takes disk space until the domain is compacted, but searches can't reach it.",
@@ -58,12 +58,12 @@ export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
  * @param title heading
  * @param name text that must be typed to confirm
  * @param lost sentences about data that is deleted; false entries are skipped
- * @param kept sentences about data that is kept; false entries are skipped
+ * @param remaining sentences about data that stays; false entries are skipped
  * @param path API path for the DELETE request
  * @param onDeleted called with the response, after the dialog is closed
  */
-function openDeleteDialog({ title, name, lost, kept, path, onDeleted }) {
-  const parts = createParts(title, name, lost, kept);
+function openDeleteDialog({ title, name, lost, remaining, path, onDeleted }) {
+  const parts = createParts(title, name, lost, remaining);
   const { dialog, form, input, cancel, send, failure } = parts;
   makeClosable(dialog, () => dialog.remove());
   // The dialog stays open while the request runs, so that its result is visible.
@@ -93,7 +93,7 @@ function openDeleteDialog({ title, name, lost, kept, path, onDeleted }) {
   input.focus();
 }
 
-function createParts(title, name, lost, kept) {
+function createParts(title, name, lost, remaining) {
   const input = el("input", {
     id: "delete-name",
     autocomplete: "off",
@@ -115,7 +115,7 @@ function createParts(title, name, lost, kept) {
     { noValidate: true },
     el("h2", { id: "delete-title", textContent: title }),
     el("div", { id: "delete-lost", className: "lost" }, warning, list(lost)),
-    el("div", { className: "stays" }, el("p", { textContent: "Not deleted:" }), list(kept)),
+    el("div", { className: "stays" }, el("p", { textContent: "Not deleted:" }), list(remaining)),
     el("div", { className: "field" }, label, input),
     failure,
     el("div", { className: "sheet-foot" }, status, cancel, send),

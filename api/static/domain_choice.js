@@ -14,7 +14,7 @@ const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /** Name or ID of the selected domain ("" for all), the newest domains (newest last), and the pinned release. */
 export const choice = { task: "", learned: [], pinned: null };
-let found = []; // the offered domains
+let offered = []; // domains
 let counts = new Map(); // domain → number of results
 let countedSearch = null; // parameters of the counted search without the domain; null if it had a domain
 let showsOthers = false;
@@ -48,10 +48,10 @@ export async function readNewestDomains() {
  */
 export async function offerDomains(learned, pinned, total) {
   Object.assign(choice, { learned, pinned });
-  found = learned;
+  offered = learned;
   $("domain-text").hidden = total <= learned.length;
   await addSelectedDomain();
-  if (!found.some(isNamed(choice.task))) choice.task = "";
+  if (!offered.some(isNamed(choice.task))) choice.task = "";
   drawDomainChoice();
   if ($("domain-text").value) findDomains();
 }
@@ -66,13 +66,13 @@ const isNamed = (nameOrId) => (task) => task.name === nameOrId || task.id === na
 
 /** Offer the domain in the address, if it is not offered yet. */
 export async function addSelectedDomain() {
-  if (!choice.task || found.some(isNamed(choice.task))) return;
+  if (!choice.task || offered.some(isNamed(choice.task))) return;
   try {
     const { releases } = await api(`/releases?${new URLSearchParams({ task: choice.task, limit: 1 })}`);
     const task = releases.length && (await api(`/tasks/${encodeURIComponent(releases[0].task_id)}`));
     if (task && isSearchable(task)) {
       choice.task = task.name;
-      found = [task, ...found];
+      offered = [task, ...offered];
     }
   } catch {
     // The search reports an unknown name.
@@ -84,22 +84,22 @@ async function findDomains() {
   const text = $("domain-text").value.trim();
   const matching = text ? await readDomains({ text, sort: "name" }).catch(() => []) : choice.learned;
   if (text !== $("domain-text").value.trim()) return; // typed on
-  const selected = found.find(isNamed(choice.task));
-  found = selected && !matching.some(isNamed(selected.id)) ? [selected, ...matching] : matching;
+  const selected = offered.find(isNamed(choice.task));
+  offered = selected && !matching.some(isNamed(selected.id)) ? [selected, ...matching] : matching;
   drawDomainChoice();
 }
 
 /** The selected domain's name if the served release does not search it; otherwise undefined. */
 export function unsearchedSelection() {
-  const selected = found.find(isNamed(choice.task));
+  const selected = offered.find(isNamed(choice.task));
   return selected && !isSearched(selected, choice.pinned) ? selected.name : undefined;
 }
 
 /** Select one of the newest domains, even while others are offered. */
 export function selectNewestDomain(name) {
-  if (!found.some(isNamed(name))) {
+  if (!offered.some(isNamed(name))) {
     $("domain-text").value = "";
-    found = choice.learned;
+    offered = choice.learned;
     drawDomainChoice();
   }
   selectDomain(name);
@@ -111,7 +111,7 @@ export function selectDomain(nameOrId) {
 }
 
 function showSelection(nameOrId) {
-  choice.task = found.find(({ id }) => id === nameOrId)?.name ?? nameOrId;
+  choice.task = offered.find(({ id }) => id === nameOrId)?.name ?? nameOrId;
   for (const chip of chips()) {
     const isSelected = chip.dataset.task === choice.task;
     chip.setAttribute("aria-checked", String(isSelected));
@@ -122,7 +122,7 @@ function showSelection(nameOrId) {
 /** Draw the domains: first those with results, with counts, then a few of the others until all are requested. */
 export function drawDomainChoice() {
   const focused = document.activeElement?.dataset.task;
-  const names = new Map(found.map((task) => [task.name, isSearched(task, choice.pinned)]));
+  const names = new Map(offered.map((task) => [task.name, isSearched(task, choice.pinned)]));
   if (!$("domain-text").value) {
     for (const { task } of choice.pinned?.unsearchable.first ?? []) names.set(task, false);
     for (const name of counts.keys()) names.set(name, true); // old domains, too
@@ -182,8 +182,8 @@ function moveBetweenChips(event) {
   const step = CHIP_STEPS[event.key];
   if (!step) return;
   event.preventDefault();
-  const offered = chips().filter(({ disabled, hidden }) => !disabled && !hidden);
-  const next = offered[(offered.indexOf(document.activeElement) + step + offered.length) % offered.length];
+  const enabled = chips().filter(({ disabled, hidden }) => !disabled && !hidden);
+  const next = enabled[(enabled.indexOf(document.activeElement) + step + enabled.length) % enabled.length];
   next.focus();
   selectDomain(next.dataset.task);
 }

@@ -27,10 +27,10 @@ function facetGroups(facets) {
   const counted = facets.filter(({ field }) => field.startsWith(PREFIX));
   const groups = new Map(counted.map(({ field, values }) => [field.slice(PREFIX.length), values]));
   const selected = selectedValues().map(([name, values]) => {
-    const known = groups.get(name) ?? [];
-    const isCounted = (value) => known.some((facet) => String(facet.value) === String(value));
+    const present = groups.get(name) ?? [];
+    const isCounted = (value) => present.some((facet) => String(facet.value) === String(value));
     const missing = values.filter((value) => !isCounted(value)).map((value) => ({ value, count: null }));
-    return [name, [...missing, ...known]];
+    return [name, [...missing, ...present]];
   });
   const isSelected = new Set(selected.map(([name]) => name));
   const rest = [...groups].filter(([name]) => !isSelected.has(name));

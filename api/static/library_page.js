@@ -19,10 +19,10 @@ import { drawTasks, refreshTasks, setUpTasks, updateTimes } from "./task_list.js
 
 const REFRESH_MILLISECONDS = 4000;
 const TIMES_MILLISECONDS = 60_000;
-const MAX_KNOWN = 20; // resources kept, to show them again without a transfer
+const MAX_ANSWERS = 20; // of resources, to show them again without a transfer
 const PAGE = 20; // rows, and columns, of the matrix
 const view = { gallery: "local", videos: "held", firstDomain: 1, firstRelease: null };
-const known = new Map(); // path of a resource → its newest body and entity tag
+const answers = new Map(); // path of a resource → its newest body and entity tag
 const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the page's parts
 let drawnMatrix = null;
 let drawnStatus = null;
@@ -85,10 +85,10 @@ async function refresh() {
 
 /** Read a resource; an unchanged one is not transferred again. */
 async function read(path) {
-  const earlier = known.get(path);
+  const earlier = answers.get(path);
   const changed = await readIfChanged(path, earlier?.tag);
-  if (known.size > MAX_KNOWN) known.clear();
-  if (changed) known.set(path, changed);
+  if (answers.size > MAX_ANSWERS) answers.clear();
+  if (changed) answers.set(path, changed);
   return (changed ?? earlier).body;
 }
 

@@ -27,19 +27,19 @@ export function drawRunning(node, tasks) {
 
 function curve(title, reports, field) {
   const values = reports.map((report) => report[field]);
-  const known = values.filter((value) => value !== null);
-  const last = known.at(-1);
+  const measured = values.filter((value) => value !== null);
+  const last = measured.at(-1);
   const heading = el("p", { className: "muted", textContent: title });
-  if (known.length < 2) {
+  if (measured.length < 2) {
     heading.textContent = `${title}: ${last === undefined ? "no values in this stage" : number(last)}`;
     return el("div", {}, heading);
   }
   heading.textContent = `${title}: ${number(last)}`;
-  return el("div", {}, heading, drawing(title, values, known, reports));
+  return el("div", {}, heading, drawing(title, values, measured, reports));
 }
 
-function drawing(title, values, known, reports) {
-  const [low, high] = [Math.min(...known), Math.max(...known)];
+function drawing(title, values, measured, reports) {
+  const [low, high] = [Math.min(...measured), Math.max(...measured)];
   const width = 420;
   const x = (index) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * index) / (values.length - 1);
   const y = (value) =>
@@ -48,7 +48,7 @@ function drawing(title, values, known, reports) {
     viewBox: `0 0 ${width} ${HEIGHT}`,
     class: "op-curve",
     role: "img",
-    "aria-label": `${title} of the last ${known.length} reports: from ${number(known[0])} to ${number(known.at(-1))}, lowest ${number(low)}, highest ${number(high)}.`,
+    "aria-label": `${title} of the last ${measured.length} reports: from ${number(measured[0])} to ${number(measured.at(-1))}, lowest ${number(low)}, highest ${number(high)}.`,
   });
   for (const value of new Set([low, high])) {
     image.append(
