@@ -112,13 +112,15 @@ def test_generated_requests_are_answered_as_documented(
     import schemathesis
 
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
-    found: Iterator[Any] = schema.exclude(path_regex="/events$").get_all_operations()
-    listed = [result.ok() for result in found]
+    results: Iterator[Any] = schema.exclude(path_regex="/events$").get_all_operations()
+    listed = [result.ok() for result in results]
     run = _Run(key)
     for operation in sorted(listed, key=_destruction):
-        known = {part: values() for part, values in identifiers.items() if f"{{{part}}}" in operation.path}
-        known["task"] = identifiers["task"]()
-        _send_generated(run, operation, known)
+        strategies = {
+            part: values() for part, values in identifiers.items() if f"{{{part}}}" in operation.path
+        }
+        strategies["task"] = identifiers["task"]()
+        _send_generated(run, operation, strategies)
     assert run.failures == []
     # The others need a decodable file, a failed task or a permitted address, which are not generated.
     assert sum(min(statuses) < 400 for statuses in run.statuses.values()) > 50
@@ -149,9 +151,11 @@ class _Run:
     def authorize(self, case: schemathesis.Case[Any]) -> None:
         """Replace generated credentials."""
         replaced = ("authorization", "cookie", "x-api-key", "host")
-        kept = {name: value for name, value in (case.headers or {}).items() if name.lower() not in replaced}
+        headers = {
+            name: value for name, value in (case.headers or {}).items() if name.lower() not in replaced
+        }
         case.cookies = {}
-        case.headers = CaseInsensitiveDict({**kept, "Host": "127.0.0.1", "X-API-Key": self._key})
+        case.headers = CaseInsensitiveDict({**headers, "Host": "127.0.0.1", "X-API-Key": self._key})
 
     def check(self, case: schemathesis.Case[Any], answer: Any) -> None:
         """Count an answer, and compare it with the description."""
@@ -164,16 +168,16 @@ class _Run:
             self.failures += [f"{case.as_curl_command()}: {each}" for each in group.exceptions]
 
 
-def _send_generated(run: _Run, operation: Any, known: Mapping[str, list[str | int]]) -> None:
+def _send_generated(run: _Run, operation: Any, strategies: Mapping[str, list[str | int]]) -> None:
     """Send generated requests of an operation, two thirds of them with known identifiers."""
 
     @settings(_SETTINGS, max_examples=EXAMPLES)
     @given(case=operation.as_strategy(), data=st.data())
     def send(case: schemathesis.Case[Any], data: st.DataObject) -> None:
         for parts in (case.path_parameters, case.query):
-            for part in parts.keys() & known.keys():
-                if known[part] and data.draw(st.sampled_from([True, True, False])):
-                    parts[part] = data.draw(st.sampled_from(known[part]))
+            for part in parts.keys() & strategies.keys():
+                if strategies[part] and data.draw(st.sampled_from([True, True, False])):
+                    parts[part] = data.draw(st.sampled_from(strategies[part]))
         run.authorize(case)
         run.check(case, case.call(timeout=TIMEOUT))
 
@@ -222,10 +226,10 @@ def test_no_value_of_a_parameter_is_a_server_error(served: TestClient) -> None:
     assert client.get("/search", params={"q": "car"}).json()["results"], "the library is searchable"
     task = client.get("/tasks").json()[0]
     video = client.get("/videos").json()["videos"][0]
-    known = {"task_id": task["id"], "video_id": video["id"], "q": "car"}
+    strategies = {"task_id": task["id"], "video_id": video["id"], "q": "car"}
     requested = 0
     pages = [f"/{page}/{raw}" for page in ("domains", "watch") for raw in RAW_VALUES]
-    for url in [*pages, *_urls(client.get("/openapi.json").json(), known)]:
+    for url in [*pages, *_urls(client.get("/openapi.json").json(), strategies)]:
         answer = client.get(url)
         requested += 1
         assert answer.status_code < 500, (url[:200], answer.text)
@@ -234,7 +238,7 @@ def test_no_value_of_a_parameter_is_a_server_error(served: TestClient) -> None:
     assert requested > 100
 
 
-def _urls(schema: dict[str, Any], known: dict[str, str]) -> Iterator[str]:
+def _urls(schema: dict[str, Any], strategies: dict[str, str]) -> Iterator[str]:
     """Yield each GET route with each raw value in each path parameter and each text parameter of the query."""
     for path, methods in schema["paths"].items():
         if "get" not in methods:
@@ -242,19 +246,19 @@ def _urls(schema: dict[str, Any], known: dict[str, str]) -> Iterator[str]:
         parameters = methods["get"].get("parameters", [])
         names = re.findall(r"{(\w+)}", path)
         required = {p["name"] for p in parameters if p["in"] == "query" and p.get("required")}
-        complete = "&".join(f"{name}={quote(known[name])}" for name in sorted(required))
+        complete = "&".join(f"{name}={quote(strategies[name])}" for name in sorted(required))
         for name in names:
             for raw in RAW_VALUES:
-                values = {other: known.get(other, "x") for other in names} | {name: raw}
+                values = {other: strategies.get(other, "x") for other in names} | {name: raw}
                 yield f"{path.format(**values)}?{complete}"
-        valid = path.format(**{name: known.get(name, "x") for name in names})
+        valid = path.format(**{name: strategies.get(name, "x") for name in names})
         if valid.endswith("/events"):
             continue  # an endless answer
         for parameter in parameters:
             if parameter["in"] != "query" or '"string"' not in repr(parameter["schema"]).replace("'", '"'):
                 continue
             name = parameter["name"]
-            rest = "".join(f"&{other}={quote(known[other])}" for other in sorted(required - {name}))
+            rest = "".join(f"&{other}={quote(strategies[other])}" for other in sorted(required - {name}))
             raw_values = [*RAW_VALUES, *map(quote, WHERE_VALUES)] if name == "where" else RAW_VALUES
             for raw in raw_values:
                 yield f"{valid}?{name}={raw}{rest}"

@@ -105,11 +105,11 @@ def test_long_work_and_health_checks_have_threads_of_their_own() -> None:
         waiting += [asyncio.create_task(run_long(freed.wait, 60)) for _ in range(20)]
         await asyncio.sleep(0.05)
         answer = await run_health_check(str.upper, "ready")
-        found = await run_search(str.upper, "found")
+        searched = await run_search(str.upper, "found")
         short = to_thread.current_default_thread_limiter().borrowed_tokens
         freed.set()
         await asyncio.gather(*waiting)
-        return int(short), answer, found
+        return int(short), answer, searched
 
     try:
         assert asyncio.run(occupy_all()) == (2, "READY", "FOUND")

@@ -59,8 +59,8 @@ def library(configured: Settings, world: Path, client: TestClient) -> list[str]:
 
 
 def answers(client: TestClient) -> list[list[tuple[str, float]]]:
-    found = [client.get("/search", params={"q": q, "k": 50}).json()["results"] for q in QUERIES]
-    return [[(hit["video_id"], hit["score"]) for hit in hits] for hits in found]
+    results = [client.get("/search", params={"q": q, "k": 50}).json()["results"] for q in QUERIES]
+    return [[(hit["video_id"], hit["score"]) for hit in hits] for hits in results]
 
 
 def same(one: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]]) -> None:
@@ -88,9 +88,9 @@ def test_learned_tasks_are_stored_and_found_in_milvus(
     assert {shard.place.split(":")[0] for shard in manifest.shards.values()} == {"milvus"}
     assert not list(configured.index_dir.rglob("*.faiss"))
     assert refreshed(client)["degraded"] == {}
-    found = answers(client)
-    assert all(len(hits) == 24 for hits in found)
-    video, _ = found[0][0]
+    results = answers(client)
+    assert all(len(hits) == 24 for hits in results)
+    video, _ = results[0][0]
     near = client.get(f"/videos/{video}/similar", params={"k": 3}).json()
     assert len(near["results"]) == 3
     assert video not in {hit["video_id"] for hit in near["results"]}

@@ -70,16 +70,16 @@ def moment_client(configured: Settings, world: Path) -> Iterator[TestClient]:
 
 def _search(moment_client: TestClient, text: str, **fields: Any) -> dict[str, dict[str, Any]]:
     """Return the results by video ID."""
-    found = moment_client.get("/search", params={"q": text, "k": 50, "moments": 10, **fields}).json()[
+    results = moment_client.get("/search", params={"q": text, "k": 50, "moments": 10, **fields}).json()[
         "results"
     ]
-    assert len({result["video_id"] for result in found}) == len(found)
-    return {result["video_id"]: result for result in found}
+    assert len({result["video_id"] for result in results}) == len(results)
+    return {result["video_id"]: result for result in results}
 
 
 @pytest.mark.slow
 def test_page_shows_and_plays_the_best_moment(moment_client: TestClient, browser: WebDriver) -> None:
-    found = _search(moment_client, "a taxi", task="scenes")["both"]["moments"]
+    moments = _search(moment_client, "a taxi", task="scenes")["both"]["moments"]
 
     def shown(css: str) -> list[WebElement]:
         return browser.find_elements(By.CSS_SELECTOR, css)
@@ -93,7 +93,7 @@ def test_page_shows_and_plays_the_best_moment(moment_client: TestClient, browser
     with serve(moment_client.app) as address:
         browser.get(f"{address}/?q=a+taxi")
         until(lambda: shown("[data-video=both] [data-testid=time]"))
-        start, end = found[0]["start"], found[0]["end"]
+        start, end = moments[0]["start"], moments[0]["end"]
         (time,) = shown("[data-video=both] [data-testid=time]")
         assert time.get_property("textContent") == f"{clock(start)}–{clock(end)}"
         assert not shown("[data-video=scene-0] [data-testid=time]")
@@ -107,8 +107,8 @@ def test_page_shows_and_plays_the_best_moment(moment_client: TestClient, browser
         shown("[data-video=both] .open")[0].click()
         until(lambda: len(shown("#player .moments button")) == 3)
         times = [button.get_property("textContent") for button in shown("#player .moments button")]
-        assert times == [f"{clock(m['start'])}–{clock(m['end'])}" for m in found[:3]]
+        assert times == [f"{clock(m['start'])}–{clock(m['end'])}" for m in moments[:3]]
         shown("#player .moments button")[2].click()
         (player,) = shown("#screen video")
-        until(lambda: player.get_property("currentTime") >= found[2]["start"])
-        assert player.get_property("currentTime") < found[2]["end"]
+        until(lambda: player.get_property("currentTime") >= moments[2]["start"])
+        assert player.get_property("currentTime") < moments[2]["end"]

@@ -192,10 +192,10 @@ def test_request_continues_the_trace_of_its_caller(configured: Settings, spans: 
 def test_stages_of_a_search_follow_each_other_below_its_span(spans: InMemorySpanExporter) -> None:
     with tracing.request_span("GET", {}):
         tracing.record_stages("search", [("route", 1.0), ("encode", 2.5)], {"cinestrata.results": 3})
-    found = _by_name(spans)
-    search, route, encode = found["search"], found["search route"], found["search encode"]
+    by_name = _by_name(spans)
+    search, route, encode = by_name["search"], by_name["search route"], by_name["search encode"]
     assert search.parent is not None
-    assert search.parent.span_id == found["GET"].context.span_id
+    assert search.parent.span_id == by_name["GET"].context.span_id
     assert {span.parent.span_id for span in (route, encode) if span.parent} == {search.context.span_id}
     assert (route.start_time, route.end_time, encode.end_time) == (
         search.start_time,
@@ -220,8 +220,8 @@ def test_stages_of_a_task_carry_the_request_of_its_creation(
         claim.progress("probing", 0.5)
         claim.progress("probing", 0.7)
         raise OSError("broken disk")
-    found = _by_name(spans)
-    whole, stage = found["task"], found["task probing"]
+    by_name = _by_name(spans)
+    whole, stage = by_name["task"], by_name["task probing"]
     assert stage.parent is not None
     assert stage.parent.span_id == whole.context.span_id
     assert _attribute(whole, "cinestrata.task_id") == task["id"]

@@ -86,7 +86,9 @@ def publish_task(folder: Settings) -> Callable[..., Manifest]:
             session.add_all(rows)
             session.flush()
             ids = np.array([row.vector_id for row in rows], np.int64)
-        known = [ReleaseTask(other, other, f"encoder {other}") for other in [*store.manifest().shards, task]]
+        learned = [
+            ReleaseTask(other, other, f"encoder {other}") for other in [*store.manifest().shards, task]
+        ]
         state = ReleaseState(
             method="zero_shot",
             kind="frozen",
@@ -94,12 +96,12 @@ def publish_task(folder: Settings) -> Callable[..., Manifest]:
             backbone_fingerprint="b",
             fingerprint=f"encoder {task}",
             frames=1,
-            tasks=known,
+            tasks=learned,
             config={},
-            profiles=RoutingProfiles.from_dense(np.zeros((len(known), 16))),
+            profiles=RoutingProfiles.from_dense(np.zeros((len(learned), 16))),
         )
         staged = store.stage()
-        earlier = len(known) - 1
+        earlier = len(learned) - 1
         write_release(
             staged, state, parent=ParentRelease(str(store.manifest().release), earlier) if earlier else None
         )

@@ -75,9 +75,9 @@ def test_documented_command_offers_a_data_folder_without_a_service(
         ) as call:
             listed = _data(await call("list_domains"))["domains"]
             assert [domain["name"] for domain in listed] == [FIRST, SECOND]
-            found = await call("search", query="a clip", k=1)
-            assert [content.type for content in found.content] == ["text", "image"]
-            video = _data(found)["results"][0]["video_id"]
+            answer = await call("search", query="a clip", k=1)
+            assert [content.type for content in answer.content] == ["text", "image"]
+            video = _data(answer)["results"][0]["video_id"]
             caption = _data(await call("look_at_video", video_id=video))["captions"][0]
             corrected = "a purple xylophone"
             await call("correct_caption", video_id=video, caption=caption, corrected=corrected)

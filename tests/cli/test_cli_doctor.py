@@ -143,8 +143,8 @@ def test_shard_unknown_to_the_current_release_is_reported(two: ShardStore, folde
 def test_json_report_and_exit_status(
     two: ShardStore, folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = {name: doctor.CHECKS[name] for name in ("data folder", "catalog", "index")}
-    monkeypatch.setattr(doctor, "CHECKS", kept)
+    remaining = {name: doctor.CHECKS[name] for name in ("data folder", "catalog", "index")}
+    monkeypatch.setattr(doctor, "CHECKS", remaining)
     intact = run("doctor", "--json")
     assert (intact.exit_code, json.loads(intact.stdout)["ok"]) == (0, True)
     _flip(_shard(two, "tsk_a") / "vectors.faiss")
@@ -192,7 +192,7 @@ def test_missing_upload_is_named(
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", {"files": doctor.check_stored_files})
     assert run("doctor").exit_code == 0
-    kept = uploads[2].rename(folder.data_dir / "kept.mp4")
+    remaining = uploads[2].rename(folder.data_dir / "kept.mp4")
     uploads[3].unlink()
     uploads[3].mkdir()
     outcome = run("doctor")
@@ -206,7 +206,7 @@ def test_missing_upload_is_named(
     assert "--restore-from" not in outcome.output, "a backup does not contain the file"
     uploads[3].rmdir()
     for file in (uploads[2], uploads[3]):
-        shutil.copy(kept, file)
+        shutil.copy(remaining, file)
     assert run("doctor").exit_code == 0
 
 

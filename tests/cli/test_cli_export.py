@@ -83,9 +83,9 @@ def test_exported_tables_have_the_same_videos(table_format: str, library: Path, 
     assert json.loads(result.output) == [{"domain": "a", "table": str(table), "videos": 5}]
     for path in (table.parent, table):
         base, videos = read_videos(path)
-        found = {video.uri: video.model_dump(exclude={"uri", "id", "replaces"}) for video in videos}
-        assert found == _expected()
-        assert all((base / uri).read_bytes() == (library / "street" / uri).read_bytes() for uri in found)
+        described = {video.uri: video.model_dump(exclude={"uri", "id", "replaces"}) for video in videos}
+        assert described == _expected()
+        assert all((base / uri).read_bytes() == (library / "street" / uri).read_bytes() for uri in described)
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]
 
 

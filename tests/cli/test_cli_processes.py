@@ -370,8 +370,8 @@ def test_unreadable_message_store_is_quarantined(tmp_path: Path) -> None:
     (tmp_path / "redis" / "appendonly.aof").write_bytes(b"*not what redis writes\r\n")
     process = subprocess.Popen(redis_argv(tmp_path, socket_path(tmp_path)), stdout=subprocess.DEVNULL)
     assert process.wait(10) != 0
-    kept = quarantine_store(tmp_path)
-    assert (kept / "appendonly.aof").exists()
+    quarantine = quarantine_store(tmp_path)
+    assert (quarantine / "appendonly.aof").exists()
     with broker(tmp_path) as client:
         assert client.llen("cpu") == 0
 

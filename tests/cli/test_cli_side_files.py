@@ -37,9 +37,9 @@ class Folder:
             self._write(name, b"video " + name.encode())
         for name, content in files.items():
             self._write(name, content.encode() if isinstance(content, str) else content)
-        _, found = read_videos(self._path, **options)
+        _, listing = read_videos(self._path, **options)
         self.printed = " ".join(self._capsys.readouterr().out.split())
-        return {video.uri: video for video in found}
+        return {video.uri: video for video in listing}
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._path / name
@@ -109,8 +109,8 @@ def test_subtitles_belong_to_the_longest_name_that_they_begin_with(folder: Folde
     names = ["clip.2", "clip.en", "clip.directors.cut", "Show.S01E02.1080p.WEB"]
     files = {f"{name}.srt": srt(name) for name in names} | {"clip.sdh.en.srt": srt("clip.sdh")}
     files["Show.S01E02.1080p.WEB.pt-BR.hi.srt"] = files.pop("Show.S01E02.1080p.WEB.srt")
-    found = folder.read(";".join(f"{name}.mp4" for name in ["clip", "clip.sdh", *names]), files)
-    assert said(found) == {f"{name}.mp4": name for name in ["clip.sdh", *names]}
+    listing = folder.read(";".join(f"{name}.mp4" for name in ["clip", "clip.sdh", *names]), files)
+    assert said(listing) == {f"{name}.mp4": name for name in ["clip.sdh", *names]}
 
 
 @pytest.mark.parametrize(
@@ -220,15 +220,15 @@ def test_captions_beside_speech_stay_captions(folder: Folder) -> None:
         "empty.tsv": "start\tend\ttext\n",
     }
     files |= {"empty.txt": "", "t.tsv": "file\tstart\tend\ttext\ntable.mp4\t0\t2\ta cat\n"}
-    found = folder.read(videos, files)
-    assert [found[name].captions for name in videos.split(";")] == [
+    listing = folder.read(videos, files)
+    assert [listing[name].captions for name in videos.split(";")] == [
         ["a machine"],
         ["a dog runs", "a dog plays"],
         ["a field at dawn"],
         [],
         ["a cat"],
     ]
-    assert said(found) == {"clip.mp4": "the photodiode hums", "both.mp4": "the photodiode hums"}
+    assert said(listing) == {"clip.mp4": "the photodiode hums", "both.mp4": "the photodiode hums"}
 
 
 CHAT = (
@@ -255,9 +255,9 @@ def test_what_a_downloader_leaves_beside_a_video_is_no_caption(folder: Folder) -
         "clip.en.json3": json3,
         "clip.annotations.xml": "<a/>",
     }
-    found = folder.read("clip.mp4;Talk [x].mp4", files)
-    assert [video.captions for video in found.values()] == [[], ["A dog runs", "In the park"]]
-    assert said(found) == {}
+    listing = folder.read("clip.mp4;Talk [x].mp4", files)
+    assert [video.captions for video in listing.values()] == [[], ["A dog runs", "In the park"]]
+    assert said(listing) == {}
 
 
 def takeout(description: str | None = "Grandma blows out candles", **fields: Any) -> str:
@@ -288,9 +288,9 @@ def takeout(description: str | None = "Grandma blows out candles", **fields: Any
     ],
 )
 def test_descriptions_of_google_takeout_are_metadata(folder: Folder, video: str, name: str) -> None:
-    found = folder.read(f"{video};clip.mp4", {name: takeout()})
-    assert all(not each.captions for each in found.values())
-    assert {uri: each.metadata for uri, each in found.items() if each.metadata} == {
+    listing = folder.read(f"{video};clip.mp4", {name: takeout()})
+    assert all(not each.captions for each in listing.values())
+    assert {uri: each.metadata for uri, each in listing.items() if each.metadata} == {
         video: {"description": "Grandma blows out candles", "photoTakenTime": "2009-11-16T12:51:58+00:00"}
     }
 
@@ -317,15 +317,15 @@ def test_a_folder_of_google_takeout_is_read(folder: Folder) -> None:
         "table.mp4.json": '{"file": "table.mp4", "caption": "a cat"}',
         "captions.csv": "file,caption\nclip.mp4,a dog runs\n",
     }
-    found = folder.read("clip.mp4;clip(1).mp4;odd.mp4;long.mp4;table.mp4;clip-edited.mp4", files)
-    captions = {uri: video.captions for uri, video in found.items() if video.captions}
+    listing = folder.read("clip.mp4;clip(1).mp4;odd.mp4;long.mp4;table.mp4;clip-edited.mp4", files)
+    captions = {uri: video.captions for uri, video in listing.items() if video.captions}
     assert captions == {"clip.mp4": ["a dog runs"], "table.mp4": ["a cat"]}
     assert "long_nam.json is not used: metadata of Google Takeout" in folder.printed
-    assert (found["clip(1).mp4"].metadata or {})["description"] == "Second cake"
+    assert (listing["clip(1).mp4"].metadata or {})["description"] == "Second cake"
     taken = "2009-11-16T12:51:58+00:00"
     expected = {"photoTakenTime": taken, "latitude": 48.1, "longitude": 11.5, "people": ["Ann"]}
-    assert found["odd.mp4"].metadata == expected
-    assert len((found["long.mp4"].metadata or {})["description"]) <= 1000
+    assert listing["odd.mp4"].metadata == expected
+    assert len((listing["long.mp4"].metadata or {})["description"]) <= 1000
 
 
 @pytest.mark.parametrize(
@@ -387,10 +387,10 @@ def test_lists_as_python_prints_them_are_several_captions(
     quoted = cell.replace('"', '""')
     files = {"captions.csv": f'file,captions\nclip.mp4,"{quoted}"\n'}
     files["data.jsonl"] = json.dumps({"file": "b.mp4", "caption": cell.strip()})
-    found = folder.read("clip.mp4;b.mp4", files)
-    assert found["clip.mp4"].captions == expected
+    listing = folder.read("clip.mp4;b.mp4", files)
+    assert listing["clip.mp4"].captions == expected
     if "\n" not in cell and cell not in ("[]",):
-        assert found["b.mp4"].captions == expected
+        assert listing["b.mp4"].captions == expected
 
 
 MSVD = "VideoID,Start,End,WorkerID,Source,AnnotationTime,Language,Description\n"
@@ -405,15 +405,15 @@ def test_clips_of_msvd_are_named_after_their_start_and_end(folder: Folder) -> No
         "-4wsuPCjDBc,5,15,1,clean,9,English,A squirrel eats.\na_1_2,3,4,1,clean,9,English,A dog runs.\n"
         "k,33,46,1,clean,9,English,A cat.\n"
     )
-    found = folder.read(videos, {"MSVD.csv": table})
-    assert {uri: video.captions for uri, video in found.items()} == {
+    listing = folder.read(videos, {"MSVD.csv": table})
+    assert {uri: video.captions for uri, video in listing.items()} == {
         "mv89psg6zh4_33_46.avi": ["A bird is bathing in a sink.", "Papagaj se umiva."],
         "mv89psg6zh4_100_110.avi": ["A parrot eats."],
         "x/-4wsuPCjDBc_5_15.avi": ["A squirrel eats."],
         "a_1_2_3_4.avi": ["A dog runs."],
         "k_000033_000046.mp4": ["A cat."],
     }
-    metadata = found["mv89psg6zh4_33_46.avi"].metadata or {}
+    metadata = listing["mv89psg6zh4_33_46.avi"].metadata or {}
     assert (metadata["Language"], metadata["Source"]) == (["English", "Slovene"], "unverified")
     assert "1 row has no file in the folder and is left out: mv89psg6zh4_200_210." in folder.printed
 
@@ -431,9 +431,9 @@ def test_endings_may_have_any_case(folder: Folder) -> None:
         "b.SRT": srt("not"),
     }
     files |= {"B.SRT": srt("upper"), "c.VTT": VTT, "D.srt": SRT}
-    found = folder.read("DJI_0001.MP4;b.mp4;B.mp4;c.Mp4;D.MOV", files)
-    assert found["DJI_0001.MP4"].captions == ["a field"]
-    assert said(found) == {
+    listing = folder.read("DJI_0001.MP4;b.mp4;B.mp4;c.Mp4;D.MOV", files)
+    assert listing["DJI_0001.MP4"].captions == ["a field"]
+    assert said(listing) == {
         "DJI_0001.MP4": "FrameCnt: 1, DiffTime: 33ms 2023-05-01 10:00:00.123 [iso: 100] [latitude: 48.1]",
         "b.mp4": "lower",
         "B.mp4": "upper",
@@ -448,8 +448,8 @@ def test_damaged_bytes_do_not_change_the_encoding(folder: Folder) -> None:
     assert "a.srt is not UTF-8, and was read as damaged UTF-8" in folder.printed
     table = "file;caption\r\na.mp4;ein Mädchen läuft\r\n"
     files = {"captions.csv": table.encode("cp1252"), "b.srt": srt("café")}
-    found = folder.read("a.mp4;b.mp4", files, encoding="cp1252")
-    assert (found["a.mp4"].captions, said(found)["b.mp4"]) == (["ein Mädchen läuft"], "café")
+    listing = folder.read("a.mp4;b.mp4", files, encoding="cp1252")
+    assert (listing["a.mp4"].captions, said(listing)["b.mp4"]) == (["ein Mädchen läuft"], "café")
 
 
 def test_speech_of_many_lines_is_no_caption(folder: Folder) -> None:
@@ -477,8 +477,8 @@ def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:
 
 def test_an_id_with_start_and_end_names_the_whole_video_only_without_a_clip(folder: Folder) -> None:
     files = {"MSVD.csv": f"{MSVD}v,33,46,1,clean,9,English,A bird.\nw,1,2,1,clean,9,English,A cat.\n"}
-    found = folder.read("v.mp4;v_33_46.avi;w.mp4", files)
-    assert {uri: video.captions for uri, video in found.items()} == {
+    listing = folder.read("v.mp4;v_33_46.avi;w.mp4", files)
+    assert {uri: video.captions for uri, video in listing.items()} == {
         "v_33_46.avi": ["A bird."],
         "w.mp4": ["A cat."],
         "v.mp4": [],
@@ -491,6 +491,6 @@ def test_annotations_of_images_that_coco_files_lack_are_counted(folder: Folder) 
     images = [{"id": 1, "file_name": "1.mp4"}, {"id": 2, "file_name": "gone.mp4"}]
     annotations = [{"image_id": number, "caption": f"caption {number}"} for number in (1, 2, 9, 9)]
     coco = json.dumps({"images": images, "annotations": annotations})
-    found = folder.read("1.mp4;9.mp4", {"coco.json": coco})
-    assert {uri: video.captions for uri, video in found.items()} == {"1.mp4": ["caption 1"], "9.mp4": []}
+    listing = folder.read("1.mp4;9.mp4", {"coco.json": coco})
+    assert {uri: video.captions for uri, video in listing.items()} == {"1.mp4": ["caption 1"], "9.mp4": []}
     assert "2 rows have no file in the folder and are left out: gone.mp4, images.id=9." in folder.printed

@@ -62,13 +62,13 @@ def sync(folder: Path, *options: str, status: int = 0) -> dict[str, Any]:
 def videos(domain: str) -> dict[str, dict[str, Any]]:
     """Return a domain's accepted videos by the content of their files, each under its name."""
     listed = json.loads(run("api", "GET", "/videos", f"task={domain}").stdout)["videos"]
-    found = {}
+    stored = {}
     for video in listed:
         if video["status"] == "accepted":
             path = stream_path(video["id"])
-            found[path.read_text()] = video | {"name": path.name}
-    assert len(found) == sum(video["status"] == "accepted" for video in listed)
-    return found
+            stored[path.read_text()] = video | {"name": path.name}
+    assert len(stored) == sum(video["status"] == "accepted" for video in listed)
+    return stored
 
 
 def names(domain: str) -> dict[str, str]:

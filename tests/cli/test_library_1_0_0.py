@@ -143,8 +143,8 @@ def _found(library: ServiceClient, query: str, **options: Any) -> list[str]:
 
 
 def _require_first_results(library: ServiceClient) -> None:
-    found = {query: _found(library, query)[: len(first)] for query, first in FIRST_RESULTS.items()}
-    assert found == FIRST_RESULTS
+    first_results = {query: _found(library, query)[: len(first)] for query, first in FIRST_RESULTS.items()}
+    assert first_results == FIRST_RESULTS
 
 
 def test_library_answers_as_before(library: ServiceClient) -> None:

@@ -170,11 +170,11 @@ def test_publication_during_the_restoring_is_kept(
         store.manifest_path.write_text(text.replace(": ", ":\t", 1))
 
     def publish_after(self: ShardStore) -> Any:
-        found = original(self)
+        result = original(self)
         monkeypatch.setattr(ShardStore, read, original)
         with store.write_lock():
             store.replace_manifest(before, before)
-        return found
+        return result
 
     monkeypatch.setattr(ShardStore, read, publish_after)
     assert _restore(backup) == {"restored": [], "lost": []}

@@ -106,8 +106,8 @@ def test_result_of_an_operation_is_the_documented_one(
         model = get_args(result)[0] if get_origin(result) is list else result
         if isinstance(model, type) and issubclass(model, BaseModel):
             reference = {"$ref": f"#/components/schemas/{model.__name__}"}
-            found = schema["items"] if schema.get("type") == "array" else schema
-            assert found == reference
+            entry = schema["items"] if schema.get("type") == "array" else schema
+            assert entry == reference
             assert (get_origin(result) is list) == (schema.get("type") == "array")
         else:
             assert schema["additionalProperties"] == {"type": "string"}

@@ -129,8 +129,8 @@ def test_key_that_a_header_cannot_have_is_refused_without_showing_it(key: str) -
 def test_answer_of_a_later_service_is_understood(address: str, tmp_path: Path) -> None:
     with Client(address) as client:
         task = _task(client, tmp_path, "attic")
-        known = client.get_task(task).model_dump(mode="json")
-    later = known | {"state": "thinking", "mood": 1, "remedy": {"name": "wait", "id": "t", "why": "x"}}
+        details = client.get_task(task).model_dump(mode="json")
+    later = details | {"state": "thinking", "mood": 1, "remedy": {"name": "wait", "id": "t", "why": "x"}}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=later))
     read = Client("http://service", transport=transport).get_task(task)
     assert read.state == "thinking"

@@ -47,8 +47,8 @@ def _data(client: TestClient, tool: str, **arguments: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def videos(client: TestClient, library: list[str]) -> list[str]:
     """IDs of all videos."""
-    found = client.get("/search", params={"q": "a clip", "k": 100}).json()["results"]
-    return [result["video_id"] for result in found]
+    results = client.get("/search", params={"q": "a clip", "k": 100}).json()["results"]
+    return [result["video_id"] for result in results]
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_results_with_long_texts_are_all_shown_best_first(
     caption = f"marimba {text * 2000}"[: request_limits.MAX_CAPTION_CHARS]
     for video in videos:
         _patch(client, video, captions=[caption] * 4, metadata={"exif": caption})
-    found = _data(client, "search", query="marimba", k=20, moments=10, thumbnails=False)
-    scores = [result["score"] for result in found["results"]]
+    answer = _data(client, "search", query="marimba", k=20, moments=10, thumbnails=False)
+    scores = [result["score"] for result in answer["results"]]
     assert (scores, len(scores)) == (sorted(scores, reverse=True), 20)
-    assert found["next_cursor"]
-    assert "look_at_video" in found["shortened"]
-    for result in found["results"]:
+    assert answer["next_cursor"]
+    assert "look_at_video" in answer["shortened"]
+    for result in answer["results"]:
         assert all(caption.startswith(shown.removesuffix("…")) for shown in result["captions"])
         assert result["more_captions"] == "1 in look_at_video"
     similar = _data(client, "find_similar", video_id=videos[0], k=20, thumbnails=False)

@@ -117,14 +117,14 @@ def test_tools_say_what_they_change(service: tuple[str, dict[str, str]], mode: s
 def test_search_has_filters_pages_and_numbered_pictures(reader: Agent) -> None:
     result = reader.call("search", query="a clip", domains=[SECOND], k=2, max_duration=100)
     data = json.loads(_text(result))["untrusted_data"]
-    assert [found["task"] for found in data["results"]] == [SECOND] * 2
-    assert [found["picture"] for found in data["results"]] == [1, 2]
+    assert [hit["task"] for hit in data["results"]] == [SECOND] * 2
+    assert [hit["picture"] for hit in data["results"]] == [1, 2]
     pictures = [content for content in result.content if content.type == "image"]
     assert [picture.mime_type for picture in pictures] == ["image/jpeg"] * 2
     following = reader.ask(
         "search", query="a clip", domains=[SECOND], k=2, max_duration=100, cursor=data["next_cursor"]
     )
-    ids = [found["video_id"] for found in data["results"] + following["results"]]
+    ids = [hit["video_id"] for hit in data["results"] + following["results"]]
     assert len(set(ids)) == len(ids) > 2
     assert reader.ask("search", query="a clip", max_duration=0.01, thumbnails=False)["results"] == []
 
@@ -138,8 +138,8 @@ def test_caption_is_corrected_and_found(reader: Agent, writer: Agent, video: str
         "correct_caption", video_id=video, caption=captions[0], corrected="a purple xylophone"
     )
     assert edited["captions"] == ["a purple xylophone", *captions[1:]]
-    found = reader.ask("search", query="xylophone", k=1)["results"][0]
-    assert (found["video_id"], found["words"][0]["text"]) == (video, "a purple xylophone")
+    hit = reader.ask("search", query="xylophone", k=1)["results"][0]
+    assert (hit["video_id"], hit["words"][0]["text"]) == (video, "a purple xylophone")
     writer.ask("correct_caption", video_id=video, caption="a purple xylophone", corrected=captions[0])
 
 

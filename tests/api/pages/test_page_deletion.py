@@ -83,8 +83,8 @@ def test_learned_domain_is_deleted_by_keyboard(
     wait_until(browser, lambda b: texts(b, "#f-into option") == ["New domain", f"Append to {SECOND}"])
     assert find(browser, "#f-into").get_attribute("value") == ""
     wait_until(browser, lambda b: texts(b, "#tasks [data-testid^=state-]") == ["ready", "deleted"])
-    own = client.get("/forgetting").json()["matrix_local"]
-    assert find(browser, "[data-testid=cell-1-1]").text == f"{100 * own[-1][0]:.1f}*", "few queries"
+    matrix = client.get("/forgetting").json()["matrix_local"]
+    assert find(browser, "[data-testid=cell-1-1]").text == f"{100 * matrix[-1][0]:.1f}*", "few queries"
     browser.get(address)
     assert wait_for_texts(browser, "#domains button", 2) == ["All domains", SECOND]
 

@@ -109,8 +109,8 @@ def test_browser_uploads_behind_a_proxy(browser: WebDriver, address: str) -> Non
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_commands_and_agents_use_the_prefix(address: str, slash: str) -> None:
-    found = run("search", "a taxi", "--json", "--url", f"{address}{slash}")
-    assert json.loads(found.stdout)["results"][0]["stream_url"].startswith(f"{ROOT}/videos/")
+    outcome = run("search", "a taxi", "--json", "--url", f"{address}{slash}")
+    assert json.loads(outcome.stdout)["results"][0]["stream_url"].startswith(f"{ROOT}/videos/")
     asyncio.run(_require_tasks(open_agent_api(f"{address}{slash}", None)))
     message = {
         "jsonrpc": "2.0",

@@ -287,8 +287,8 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
     assert (entry.text, entry.verdict) == (HOSTILE_QUERY, "right")
     assert browser.switch_to.active_element.text == "Undo"
 
-    found = _open_last(browser, address, "gramophone").find_element(By.XPATH, "ancestor::ol|ancestor::ul")
-    first = find(found, RESULT)
+    results = _open_last(browser, address, "gramophone").find_element(By.XPATH, "ancestor::ol|ancestor::ul")
+    first = find(results, RESULT)
     assert first.get_attribute("data-video") == entry.video_id
     assert f"Confirmed: {HOSTILE_QUERY}" in first.text
     assert browser.title != "taken"

@@ -230,7 +230,7 @@ def test_upload_continues_after_a_reload_and_a_restart_of_the_server(
         valve.wait_for_bytes(browser, 12 * MIB)
         find(browser, "#pause").click()
         wait_until(browser, lambda b: find(b, "#pause").text == "Resume")
-        kept = browser.execute_script("return { ...localStorage }")
+        storage = browser.execute_script("return { ...localStorage }")
         valve.limit = float("inf")
         browser.get("about:blank")
     stored = valve.stored_bytes
@@ -241,7 +241,7 @@ def test_upload_continues_after_a_reload_and_a_restart_of_the_server(
             UploadWriter, "write", lambda writer, data: (appended.append(len(data)), _write(writer, data))
         )
         browser.get(f"{url}/login")  # another port is another origin, so the state of the page is copied
-        browser.execute_script("Object.assign(localStorage, arguments[0])", kept)
+        browser.execute_script("Object.assign(localStorage, arguments[0])", storage)
         _open_form(browser, url)
         find(browser, "#f-folder").send_keys(str(folder))
         find(browser, "#f-name").send_keys("reloaded")

@@ -103,9 +103,9 @@ def test_image_is_a_clip_of_one_frame(
     )
     answer = _post(client, _picture(kind, pixels), "a picture", k=3)
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert (found["kind"], found["width"], found["height"], found["duration"]) == ("picture", 128, 96, None)
-    assert len(found["results"]) == 3
+    body = answer.json()
+    assert (body["kind"], body["width"], body["height"], body["duration"]) == ("picture", 128, 96, None)
+    assert len(body["results"]) == 3
 
 
 def _bomb(width: int, height: int) -> bytes:
@@ -311,19 +311,19 @@ def test_scores_are_scaled_cosines_of_each_shards_own_encoder(
     video = _videos(library[0])[0]
     results = _post(client, _file(configured, video), k=30).json()["results"]
     assert len(results) == 24
-    found = {result["video_id"]: result["score"] for result in results}
+    scores = {result["video_id"]: result["score"] for result in results}
     # Under its own task the clip's vector is the stored one.
     shard = serving.shards[library[0]]
     vectors = shard.vectors(shard.ids)
-    own = vectors[shard.ids.tolist().index(video.vector_id)]
+    stored_vector = vectors[shard.ids.tolist().index(video.vector_id)]
     pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
     mean = sum(pairs) / len(pairs)
     assert mean_cosine(vectors) == pytest.approx(mean, abs=1e-5)
     for other in _videos(library[0]):
-        cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ own)
-        assert found[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
+        cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ stored_vector)
+        assert scores[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
     assert [result["rank"] for result in results] == list(range(1, 25))
-    assert sorted(found.values(), reverse=True) == [result["score"] for result in results]
+    assert sorted(scores.values(), reverse=True) == [result["score"] for result in results]
 
 
 def test_domain_with_missing_encoder_is_reported_as_degraded(
@@ -337,8 +337,8 @@ def test_domain_with_missing_encoder_is_reported_as_degraded(
     monkeypatch.setattr(
         service, "clips", ClipSearch(service.settings, service.metadata_cache, service.caption_index)
     )
-    kept = (folder / "weights.safetensors").read_bytes()
-    (folder / "weights.safetensors").write_bytes(kept[:-1])
+    weights = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(weights[:-1])
     try:
         answer = _post(client, _file(configured, _videos(library[1])[0]), k=30).json()
         name = serving.task_names[library[0]]
@@ -347,7 +347,7 @@ def test_domain_with_missing_encoder_is_reported_as_degraded(
         refused = _post(client, _file(configured, _videos(library[1])[0]), task=library[0])
         assert refused.status_code == 503
     finally:
-        (folder / "weights.safetensors").write_bytes(kept)
+        (folder / "weights.safetensors").write_bytes(weights)
     assert _post(client, _file(configured, _videos(library[1])[0])).json()["degraded"] == {}
     service.clips.close()
 

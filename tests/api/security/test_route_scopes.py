@@ -55,15 +55,15 @@ def permitting(configured: Settings) -> Iterator[FastAPI]:
 
 def _routes(app: FastAPI) -> list[tuple[str, str, str]]:
     """Return the method, path and declared scope of every route."""
-    found = []
+    scopes = []
     for context in iter_route_contexts(app.routes):
         if isinstance(context.original_route, Mount):
             continue
         scope = declared_scope(context.endpoint)
         assert scope is not None, context.path
         for method in sorted(context.methods or ()):
-            found.append((method, str(context.path).format_map(_Ids()), scope))
-    return found
+            scopes.append((method, str(context.path).format_map(_Ids()), scope))
+    return scopes
 
 
 class _Ids(dict[str, str]):
@@ -167,12 +167,12 @@ def _key(scope: Any = "search", days: int | None = None) -> str:
 def test_known_keys_search_and_unknown_keys_do_not(
     outage_client: TestClient, lose_database: Callable[[], None]
 ) -> None:
-    known, unused = _key(), _key("admin")
-    outage_client.get("/tasks", headers={"X-API-Key": known})
+    used, unused = _key(), _key("admin")
+    outage_client.get("/tasks", headers={"X-API-Key": used})
     lose_database()
     for path in ("/search", "/v1/search"):
         assert SEARCHABLE in _search(outage_client, SECRET, path)[1]
-        assert SEARCHABLE in _search(outage_client, known, path)[1]
+        assert SEARCHABLE in _search(outage_client, used, path)[1]
     for key in (unused, unused[:-1] + "_", "cine_000000000000_" + "A" * 43):
         status, detail = _search(outage_client, key)
         assert status == 503

@@ -76,8 +76,8 @@ def test_cross_site_changes_return_403(client: TestClient, headers: dict[str, st
     answer = client.post("/tasks", json={"name": "x", "videos": []}, headers=headers)
     assert answer.status_code == 403
     assert answer.headers["content-type"] == "application/problem+json"
-    own = client.post("/tasks", json={"name": "x", "videos": []}, headers={"Origin": BASE_URL})
-    assert own.status_code == 422
+    answer = client.post("/tasks", json={"name": "x", "videos": []}, headers={"Origin": BASE_URL})
+    assert answer.status_code == 422
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1"])
@@ -271,10 +271,10 @@ def test_listed_origin_does_not_act_with_the_session_of_a_browser(
     signed_in = keyed.post("/login", data={"key": KEY}, follow_redirects=False)
     assert signed_in.status_code == 303
     cookie = {"Cookie": f"{SESSION_COOKIE}={signed_in.cookies[SESSION_COOKIE]}"}
-    foreign, own = {"Origin": LISTED, **site}, {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
+    foreign, same_origin = {"Origin": LISTED, **site}, {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
     keyed.cookies.clear()
     assert keyed.delete("/v1/videos/x", headers={**cookie, **foreign}).status_code == 401
-    assert keyed.delete("/v1/videos/x", headers={**cookie, **own}).status_code == 404
+    assert keyed.delete("/v1/videos/x", headers={**cookie, **same_origin}).status_code == 404
     assert keyed.get("/v1/tasks", headers={**cookie, "Sec-Fetch-Site": "cross-site"}).status_code == 200
 
 
@@ -289,8 +289,8 @@ def test_listed_origin_changes_nothing_on_a_service_without_keys(
     assert answer.status_code == 403
     assert "this service has none" in answer.json()["detail"]
     assert answer.headers["access-control-allow-origin"] == LISTED
-    own = {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
-    assert shared.delete("/v1/videos/x", headers=own).status_code == 404
+    same_origin = {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
+    assert shared.delete("/v1/videos/x", headers=same_origin).status_code == 404
     assert shared.delete("/v1/videos/x").status_code == 404
 
 

@@ -89,12 +89,12 @@ def test_cookie_on_https_belongs_to_one_host(guarded: TestClient) -> None:
     guarded.cookies.clear()
     planted = {"Cookie": f"{SESSION_COOKIE}={token}"}  # the name that another subdomain can set
     assert guarded.get(f"{site}/access/current", headers=planted).status_code == 401
-    own = {"Cookie": f"__Host-{SESSION_COOKIE}={token}"}
-    assert guarded.get(f"{site}/access/current", headers=own).status_code == 200
-    deleted = guarded.post(f"{site}/logout", headers=own, follow_redirects=False).headers["set-cookie"]
+    signed_in = {"Cookie": f"__Host-{SESSION_COOKIE}={token}"}
+    assert guarded.get(f"{site}/access/current", headers=signed_in).status_code == 200
+    deleted = guarded.post(f"{site}/logout", headers=signed_in, follow_redirects=False).headers["set-cookie"]
     assert deleted.startswith(f"__Host-{SESSION_COOKIE}=")
     assert "secure" in deleted.lower()  # browsers ignore the deletion without it
-    assert guarded.get(f"{site}/access/current", headers=own).status_code == 401
+    assert guarded.get(f"{site}/access/current", headers=signed_in).status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/keys", "/users", "/sessions", "/audit", "/webhooks", "/syncs"])
@@ -220,22 +220,22 @@ def test_key_in_an_address_is_refused_and_not_logged(
         assert "X-API-Key" in answer.text
         assert key not in answer.text
         assert SECRET not in answer.text
-    own = [record.getMessage() for record in caplog.records if not record.name.startswith("httpx")]
-    assert not any(key in line or SECRET in line for line in own)
+    messages = [record.getMessage() for record in caplog.records if not record.name.startswith("httpx")]
+    assert not any(key in line or SECRET in line for line in messages)
 
 
 def test_key_in_an_address_is_recorded_without_the_key(guarded: TestClient) -> None:
-    known = create_key(KeySpec(name="leaked", scope="search"))
+    leaked = create_key(KeySpec(name="leaked", scope="search"))
     for query in (
-        f"q={known.key}",
-        f"x-api-key={known.key}",
+        f"q={leaked.key}",
+        f"x-api-key={leaked.key}",
         f"x={SECRET}",
-        f"{known.key}",
+        f"{leaked.key}",
         "token=secret-value",
     ):
         assert guarded.get(f"/v1/search?{query}").status_code == 422
     for _ in range(20):
-        assert guarded.get(f"/tasks/{known.key}/{SECRET}?KEY={SECRET}").status_code == 422
+        assert guarded.get(f"/tasks/{leaked.key}/{SECRET}?KEY={SECRET}").status_code == 422
     guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
     entry = audit_entries(action=["key.exposed"])[-1]
     assert (entry.actor_kind, entry.address) == ("anonymous", "testclient")
@@ -243,13 +243,13 @@ def test_key_in_an_address_is_recorded_without_the_key(guarded: TestClient) -> N
         "attempts": 25,
         "paths": ["/v1/search", "/tasks/[key]/[key]"],
         "parameters": ["q", "x-api-key", "x", "query", "token"],
-        "keys": [known.id, "environment"],
+        "keys": [leaked.id, "environment"],
     }
 
 
 def test_key_of_another_identifier_is_not_named(guarded: TestClient) -> None:
-    known = create_key(KeySpec(name="leaked", scope="search"))
-    forged = known.key[:-4] + ("AAAA" if not known.key.endswith("AAAA") else "BBBB")
+    leaked = create_key(KeySpec(name="leaked", scope="search"))
+    forged = leaked.key[:-4] + ("AAAA" if not leaked.key.endswith("AAAA") else "BBBB")
     assert guarded.get(f"/videos?api_key={forged}").status_code == 422
     guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
     entry = audit_entries(action=["key.exposed"])[-1]

@@ -35,11 +35,11 @@ def test_captions_are_read_from_csv_and_jsonl(tmp_path: Path) -> None:
     (fish / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / ".hidden").mkdir()
 
-    own = OwnVideos(tmp_path)
-    assert list(own.videos) == ["birds", "fish at home"]
-    assert [video.id for video in own.videos["birds"]] == ["birds-00001", "birds-00002", "birds-00003"]
-    assert next(video.captions for video in own.videos["birds"]) == ["bird number 0"]
-    assert [(video.id, video.split) for video in own.videos["fish at home"]] == [
+    own_videos = OwnVideos(tmp_path)
+    assert list(own_videos.videos) == ["birds", "fish at home"]
+    assert [video.id for video in own_videos.videos["birds"]] == ["birds-00001", "birds-00002", "birds-00003"]
+    assert next(video.captions for video in own_videos.videos["birds"]) == ["bird number 0"]
+    assert [(video.id, video.split) for video in own_videos.videos["fish at home"]] == [
         ("fish0", "test"),
         ("fish1", "test"),
     ]
