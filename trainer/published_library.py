@@ -20,7 +20,7 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import read_fold, read_lineage, read_release
-from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState, TaskLineage
+from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 
@@ -55,7 +55,9 @@ class Library:
             ReleaseError: A file of the release has an unknown format.
         """
         if identifier not in self._releases:
-            self._releases[identifier] = read_release(self._folder(identifier), read_parent=self._lineage)
+            self._releases[identifier] = read_release(
+                self._folder(identifier), read_parent=lambda parent: read_lineage(self._folder(parent))
+            )
         return self._releases[identifier]
 
     @cached_property
@@ -96,9 +98,6 @@ class Library:
         encoder = VideoEncoder(backbone, {task: shard.fingerprint}, pinned)
         return encoder.for_task(task)
 
-    def _lineage(self, identifier: str) -> TaskLineage:
-        return read_lineage(self._folder(identifier))
-
     def _folder(self, identifier: str) -> Path:
         """Find a release's folder, and check its files against the published checksums."""
         if identifier not in self._folders:
@@ -124,10 +123,6 @@ class Library:
         return shard
 
     def stored_vectors(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
-        """Open the stored vectors of earlier tasks, without deleted videos.
-
-        Args:
-            training: Vector IDs of each task's training videos, by task ID.
-        """
+        """Open the stored vectors of the training videos ``[n]`` by task ID, without deleted videos."""
         shards = [(self.shard(task), ids) for task, ids in training.items()]
         return StoredVectors([(s, np.intersect1d(ids, s.ids)) for s, ids in shards if s is not None])

@@ -165,14 +165,14 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
 
 def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
     """List the clips whose cache does not hold frames ``[frames, size, size, 3]``; reads only file headers."""
-    missing = []
-    for clip in clips:
+
+    def is_missing(clip: Clip) -> bool:
         try:
-            if _open_clip(clip).shape != (frames, size, size, 3):
-                missing.append(clip)
+            return _open_clip(clip).shape != (frames, size, size, 3)
         except FramesMissing:
-            missing.append(clip)
-    return missing
+            return True
+
+    return [clip for clip in clips if is_missing(clip)]
 
 
 def _open_clip(clip: Clip) -> Frames:

@@ -57,7 +57,11 @@ class Checkpoint:
 
 def run_identity(*parts: Any) -> str:
     """Digest everything that a run depends on: the release it starts from, settings, training pairs."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return _sha256(json.dumps(parts, sort_keys=True, default=str))[:16]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class CheckpointStore:
@@ -98,17 +102,20 @@ class CheckpointStore:
         staged = self.folder / f"{final.name}.tmp"
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
-        description = {
-            "schema": SCHEMA,
-            "run": self.run,
-            "epoch": checkpoint.epoch,
-            "losses": checkpoint.losses,
-            "micro_batch": checkpoint.micro_batch,
-        }
         try:
             save_file(_storable(checkpoint.method), staged / _METHOD_FILE)
             torch.save(checkpoint.optimizer, staged / _OPTIMIZER_FILE)
-            _write_description(staged, {**description, "files": hash_files(staged)})
+            text = json.dumps(
+                {
+                    "schema": SCHEMA,
+                    "run": self.run,
+                    "epoch": checkpoint.epoch,
+                    "losses": checkpoint.losses,
+                    "micro_batch": checkpoint.micro_batch,
+                    "files": hash_files(staged),
+                }
+            )
+            (staged / _DESCRIPTION_FILE).write_text(f"{text}\n{_sha256(text)}\n", encoding="utf-8")
             for path in (*staged.iterdir(), staged):
                 sync(path)
         except Exception:
@@ -200,19 +207,13 @@ def is_intact_checkpoint(folder: Path) -> bool:
     return True
 
 
-def _write_description(folder: Path, body: Mapping[str, Any]) -> None:
-    text = json.dumps(body)
-    checksum = hashlib.sha256(text.encode()).hexdigest()
-    (folder / _DESCRIPTION_FILE).write_text(f"{text}\n{checksum}\n", encoding="utf-8")
-
-
 def _read_description(folder: Path) -> dict[str, Any]:
     """Read a checkpoint's description; raise ValueError if it or another file of the checkpoint was altered."""
     path = folder / _DESCRIPTION_FILE
     if path.exists() and not path.is_file():
         raise ValueError(f"{_DESCRIPTION_FILE} is not a regular file")  # a pipe would block
     text, _, checksum = path.read_text(encoding="utf-8").partition("\n")
-    if checksum != hashlib.sha256(text.encode()).hexdigest() + "\n":
+    if checksum != f"{_sha256(text)}\n":
         raise ValueError(f"{_DESCRIPTION_FILE} was altered")
     description: dict[str, Any] = json.loads(text)
     if problem := find_damage(folder, description["files"], None, verify=True):

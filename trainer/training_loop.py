@@ -135,10 +135,10 @@ def fit(
     optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
     compute_loss = group.parallel_loss(method.loss, _optimized(optimizer))
     rates = [parameters["lr"] for parameters in optimizer.param_groups]
+    losses, first_epoch = [], 0
     if resumed:
         optimizer.load_state_dict(resumed.optimizer)
-    losses = list(resumed.losses) if resumed else []
-    first_epoch = resumed.epoch if resumed else 0
+        losses, first_epoch = list(resumed.losses), resumed.epoch
     is_planned = False
     first_epoch_steps = starts[1] if config.schedule == "step" else None
     results = _StepResults(

@@ -74,9 +74,8 @@ def plan_memory(
     def usable() -> int:
         return usable_bytes(device) // (1 if device.type == "cuda" else processes)
 
-    weights = sum(parameter.nbytes for parameter in trained)
     # Gradients and AdamW's two moments.
-    fixed = weights * (1 if has_moments else 3) + later_bytes
+    fixed = sum(parameter.nbytes for parameter in trained) * (1 if has_moments else 3) + later_bytes
     count = -(-len(frames) // processes)
 
     def measure(pairs: int, size: int | None) -> int:

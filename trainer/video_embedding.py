@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,7 +29,7 @@ def embed_clips(
     clips: Sequence[Clip],
     *,
     report: Callable[[int], None] = lambda done: None,
-) -> npt.NDArray[np.float32]:
+) -> Vectors:
     """Embed clips as unit vectors ``[n, dim]``, in their order.
 
     Args:
@@ -40,29 +39,22 @@ def embed_clips(
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video.
     """
-    parts: list[npt.NDArray[np.float32]] = []
-    done = 0
+    parts: list[Vectors] = []
     for chunk in batches(clips, _BATCH):
         parts.append(encode(load_frames(chunk)).float().cpu().numpy())
-        done += len(chunk)
-        report(done)
+        report(sum(map(len, parts)))
     return np.concatenate(parts)
 
 
 class MemoryShard:
-    """A shard in memory.
+    """A shard in memory: IDs ``int64 [n]`` and vectors ``float32 [n, dim]``."""
 
-    Args:
-        ids: Vector IDs ``int64 [n]``.
-        vectors: Vectors ``float32 [n, dim]``.
-    """
-
-    def __init__(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> None:
+    def __init__(self, ids: Ids, vectors: Vectors) -> None:
         self.ids = ids
         self._vectors = vectors
         self._rows = {int(video): row for row, video in enumerate(ids)}
 
-    def vectors(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def vectors(self, ids: Ids) -> Vectors:
         """Look up the vectors of ``ids``, ``float32 [len(ids), dim]``."""
         return self._vectors[[self._rows[int(video)] for video in ids]]
 

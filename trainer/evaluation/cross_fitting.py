@@ -120,8 +120,7 @@ def _search_fold(
         left_out: Vector IDs of all captioned videos that it has not learned.
     """
     state, queries = _open_part(part, task, encoder, pinned)
-    ids = vector_ids(gallery)
-    vectors = embed_clips(part.encode_videos, gallery)
+    ids, vectors = vector_ids(gallery), embed_clips(part.encode_videos, gallery)
     columns = {int(video): column for column, video in enumerate(ids)}
     texts = [text for _, text in captions]
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
@@ -246,9 +245,10 @@ def calibrate_appended(
     sample = draw_sample([caption for caption in appended if caption[0] in present], MAX_TASK_CAPTIONS)
     if not sample:
         return AppendedCalibration(profile, ())
-    tokenized = encoder.tokenize([text for _, text in sample])
+    texts = [text for _, text in sample]
+    tokenized = encoder.tokenize(texts)
     evidence = encoder.routing_evidence(tokenized, [task])
-    queries = encoder.encode([text for _, text in sample], [task], encoder.modes[-1])[:, 0]
+    queries = encoder.encode(texts, [task], encoder.modes[-1])[:, 0]
     cosines = (queries @ shard.vectors(searched).T).astype(np.float64)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(searched)}

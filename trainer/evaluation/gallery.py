@@ -175,8 +175,7 @@ def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> 
     missing = [video for video in truth if video not in columns]
     if missing:
         raise EvaluationError(f"the true video {missing[0]} is not in the gallery")
-    true_scores = np.asarray(scores)[np.arange(len(truth)), [columns[video] for video in truth]]
-    count = RankCount(true_scores)
+    count = RankCount(np.asarray(scores)[np.arange(len(truth)), [columns[video] for video in truth]])
     count.add(scores)
     return count.ranks()
 

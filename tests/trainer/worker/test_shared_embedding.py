@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task
@@ -57,6 +57,19 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.fixture
+def task(post_videos: Post) -> str:
+    """ID of a task of three chunks."""
+    return post_videos("day", videos=VIDEOS)
+
+
+def _expire_chunks() -> None:
+    """Let the leases of all chunks expire."""
+    with session_scope(write=True) as session:
+        past = now(session) - timedelta(seconds=1)
+        session.execute(update(Chunk).where(Chunk.lease_owner.is_not(None)).values(lease_expires_at=past))
+
+
 def _after_planning(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
     """Call a function once, as soon as the owner of the task has planned its chunks."""
 
@@ -82,13 +95,13 @@ def _vectors(task: str) -> np.ndarray:
 
 @pytest.mark.slow
 def test_parts_of_two_workers_give_the_vectors_of_one(
+    task: str,
     post_videos: Post,
     embedded: list[int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     settings_factory: Callable[..., Any],
 ) -> None:
-    task = post_videos("day", videos=VIDEOS)
     owners: list[str] = []
     original = shared_embedding.claim_chunk
 
@@ -117,10 +130,8 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
 
 @pytest.mark.slow
 def test_killed_worker_loses_one_chunk(
-    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+    task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = post_videos("day", videos=VIDEOS)
-
     def die_in_second_part() -> None:
         write = PartFolder.write
 
@@ -132,9 +143,7 @@ def test_killed_worker_loses_one_chunk(
     def run_worker_that_dies() -> None:
         embed = partial(shared_embedding.embed_free_chunks, owner="dies")
         assert run_in_process(embed, task, die_in_second_part) == -signal.SIGKILL
-        with session_scope(write=True) as session:
-            for chunk in session.scalars(select(Chunk).where(Chunk.lease_owner.is_not(None))):
-                chunk.lease_expires_at = now(session) - timedelta(seconds=1)
+        _expire_chunks()
 
     _after_planning(monkeypatch, run_worker_that_dies)
     learn(task)
@@ -145,8 +154,7 @@ def test_killed_worker_loses_one_chunk(
 
 
 @pytest.mark.slow
-def test_killed_owner_finds_its_parts_again(post_videos: Post, embedded: list[int]) -> None:
-    task = post_videos("day", videos=VIDEOS)
+def test_killed_owner_finds_its_parts_again(task: str, embedded: list[int]) -> None:
     killed = die_before(shared_embedding, "_join_parts")
     assert run_in_process(learning_job.run_learning_job, task, killed) == -signal.SIGKILL
     expire_leases(task)
@@ -157,10 +165,8 @@ def test_killed_owner_finds_its_parts_again(post_videos: Post, embedded: list[in
 
 @pytest.mark.parametrize("damage", ["altered", pytest.param("missing", marks=pytest.mark.slow)])
 def test_damaged_part_is_embedded_again(
-    damage: str, post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+    damage: str, task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = post_videos("day", videos=VIDEOS)
-
     def damage_first_part() -> None:
         monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)
         shared_embedding.embed_free_chunks(task, "other")
@@ -186,25 +192,21 @@ def _plan(task: str) -> None:
         lifecycle.plan_chunks(session, task, "indexing", [1, 2, 3, 4], CHUNK, run="r")
 
 
-def test_unfinished_chunk_of_a_dead_worker_is_no_progress(post_videos: Post, embedded: list[int]) -> None:
-    task = post_videos("day", videos=VIDEOS)
+def test_unfinished_chunk_of_a_dead_worker_is_no_progress(task: str, embedded: list[int]) -> None:
     _plan(task)
     dead = lifecycle.claim_chunk(task, "indexing", "dies")
     assert dead is not None
     with dead.transaction() as session:
         dead.count_finished(session, 1)
     assert lifecycle.read_totals(task, "indexing").remaining == 3
-    with session_scope(write=True) as session:
-        session.get_one(Chunk, dead.id).lease_expires_at = now(session) - timedelta(seconds=1)
+    _expire_chunks()
     assert lifecycle.claim_chunk(task, "indexing", "next") is not None
     assert lifecycle.read_totals(task, "indexing").remaining == 4
 
 
 def test_chunks_that_fail_for_a_broken_worker_are_embedded_by_the_owner(
-    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+    task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = post_videos("day", videos=VIDEOS)
-
     def refuse() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -222,9 +224,8 @@ def test_chunks_that_fail_for_a_broken_worker_are_embedded_by_the_owner(
 
 
 def test_error_of_a_chunk_that_fails_for_the_owner_is_the_reason_of_the_failed_task(
-    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+    task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = post_videos("day", videos=VIDEOS)
     write = PartFolder.write
 
     def refuse_first(self: PartFolder, number: int, *rest: Any) -> str:
@@ -263,13 +264,11 @@ def test_append_is_embedded_in_chunks(
 
 
 @pytest.mark.slow
-def test_worker_that_lost_its_chunk_cannot_complete_it(post_videos: Post, embedded: list[int]) -> None:
-    task = post_videos("day", videos=VIDEOS)
+def test_worker_that_lost_its_chunk_cannot_complete_it(task: str, embedded: list[int]) -> None:
     _plan(task)
     slow = lifecycle.claim_chunk(task, "indexing", "slow")
     assert slow is not None
-    with session_scope(write=True) as session:
-        session.get_one(Chunk, slow.id).lease_expires_at = now(session) - timedelta(seconds=1)
+    _expire_chunks()
     fast = lifecycle.claim_chunk(task, "indexing", "fast")
     assert fast is not None
     folder = PartFolder(settings().checkpoints_dir / task, "r")
@@ -299,10 +298,7 @@ def test_training_that_begins_keeps_the_parts_of_an_append(
     assert embedded.count(2) + embedded.count(1) == len(embedded)
 
 
-def test_owner_that_lost_its_task_keeps_the_parts_of_the_next_one(
-    post_videos: Post, embedded: list[int]
-) -> None:
-    task = post_videos("day", videos=VIDEOS)
+def test_owner_that_lost_its_task_keeps_the_parts_of_the_next_one(task: str, embedded: list[int]) -> None:
     claim = lifecycle.claim_training(task, "slow")
     assert claim is not None
     clips = catalog_reader.load_clips(task, job_environment.task_backbone())
