@@ -50,12 +50,12 @@ class CatalogReader:
 
     def epochs(self) -> dict[str, list[int]]:
         """Map each task ID to the epochs that its training reported, in the order in which they were stored."""
-        found: dict[str, list[int]] = {}
+        epochs: dict[str, list[int]] = {}
         for row in self.rows("SELECT task_id, data FROM events WHERE kind = 'progress' ORDER BY id"):
             data: Mapping[str, Any] = row["data"]
             if data.get("stage") == "training" and data.get("epoch"):
-                found.setdefault(row["task_id"], []).append(int(data["epoch"]))
-        return found
+                epochs.setdefault(row["task_id"], []).append(int(data["epoch"]))
+        return epochs
 
     def leases(self) -> list[str]:
         """Find leases on finished tasks and on their chunks; none may remain."""
@@ -214,9 +214,9 @@ class LibraryChecker:
         for video in videos:
             task = tasks[video["task_id"]]
             if video["status"] == "accepted" and task["state"] == "ready" and task["deleted_at"] is None:
-                place = shards.get(video["vector_id"])
-                if place != (task["target_id"] or task["id"]):
-                    yield f"video {video['id']} is accepted, and its vector is in {place or 'no segment'}"
+                domain = shards.get(video["vector_id"])
+                if domain != (task["target_id"] or task["id"]):
+                    yield f"video {video['id']} is accepted, and its vector is in {domain or 'no segment'}"
             if video["status"] == "rejected" and not video["reason"]:
                 yield f"video {video['id']} is rejected without a reason"
             if video["status"] == "pending" and task["state"] == "ready":
@@ -245,9 +245,9 @@ class LibraryChecker:
                 yield f"task {task['name']} is {task['state']}: {task['error']}"
             elif task["target_id"] is None and task["id"] not in self._manifest["shards"]:
                 yield f"task {task['name']} is ready, and the manifest has no shard of it"
-        known = {task["id"] for task in self._catalog.tasks()}
+        task_ids = {task["id"] for task in self._catalog.tasks()}
         for task_id in self._manifest["shards"]:
-            if task_id not in known:
+            if task_id not in task_ids:
                 yield f"the shard of task {task_id} belongs to no task"
         for task_id in self._catalog.leases():
             yield f"task {task_id} is finished and still leased"
@@ -277,12 +277,14 @@ def check_epochs(epochs: Mapping[str, list[int]]) -> list[str]:
     Args:
         epochs: Task ID → epochs that its training reported, in order.
     """
-    found = []
+    violations = []
     for task, reported in epochs.items():
         highest = 0
         for epoch in reported:
             if epoch < highest:
-                found.append(f"task {task} continued in epoch {epoch} after it had reached epoch {highest}")
+                violations.append(
+                    f"task {task} continued in epoch {epoch} after it had reached epoch {highest}"
+                )
                 break
             highest = max(highest, epoch)
-    return found
+    return violations

@@ -147,8 +147,8 @@ class Chaos:
                 _wait_for_snapshot(deployment)
                 self._reference.append((read_answers(deployment.url), seconds))
                 with deployment.catalog() as catalog:
-                    found = LibraryChecker(deployment.data, catalog).check(driver.expected)
-                if problems := [*found, *driver.failures, *driver.refusals]:
+                    violations = LibraryChecker(deployment.data, catalog).check(driver.expected)
+                if problems := [*violations, *driver.failures, *driver.refusals]:
                     raise RuntimeError(f"the undisturbed run fails in round {number}: {problems}")
 
     def _run_library(
@@ -318,8 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             failed = f", {len(last.failed_searches)} failed searches" if last.failed_searches else ""
             state = "; ".join(last.violations) or "no violation"
             kind = last.kind + ("" if last.struck else " (did not strike)")
-            place = f"{last.number + 1}/{options.faults} {last.mode}, round {last.round}"
-            print(f"{place}: {kind}, {last.seconds:g} s: {state}{failed}", flush=True)
+            progress = f"{last.number + 1}/{options.faults} {last.mode}, round {last.round}"
+            print(f"{progress}: {kind}, {last.seconds:g} s: {state}{failed}", flush=True)
 
         chaos.run(options.modes.split(","), report)
     print(*(" | ".join(map(str, row)) for row in (COLUMNS, *rows)), sep="\n")

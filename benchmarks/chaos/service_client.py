@@ -252,14 +252,14 @@ class _Plan:
 
     def append(self, domain: str, count: int, *, delete_first: bool = False) -> Operation:
         videos = self._videos(domain, count)
-        kept = videos[1:] if delete_first else videos
-        self.appended.setdefault(domain, []).extend(video.id for video in kept)
+        remaining = videos[1:] if delete_first else videos
+        self.appended.setdefault(domain, []).extend(video.id for video in remaining)
         return Operation("append", domain, videos, deleted=(videos[0].id,) if delete_first else ())
 
     def delete(self, domain: str, count: int) -> Operation:
-        known = self.trained[domain]
-        chosen = self.rng.sample(known, count)
-        self.trained[domain] = [video for video in known if video not in chosen]
+        trained = self.trained[domain]
+        chosen = self.rng.sample(trained, count)
+        self.trained[domain] = [video for video in trained if video not in chosen]
         return Operation("delete", domain, deleted=tuple(chosen))
 
     def relearn(self, domain: str) -> Operation:
@@ -368,14 +368,14 @@ def read_answers(url: str) -> list[Answer]:
     return answers
 
 
-def compare_answers(expected: Sequence[Answer], found: Sequence[Answer]) -> list[str]:
+def compare_answers(expected: Sequence[Answer], answers: Sequence[Answer]) -> list[str]:
     """Find the differences between two lists of answers: scores by rank, and videos unless their scores are equal.
 
     Each difference begins with the number of its query; consecutive numbers suggest that the state changed while the
     answers were read.
     """
     differences = []
-    for number, (query, wanted, given) in enumerate(zip(QUERIES, expected, found, strict=True), 1):
+    for number, (query, wanted, given) in enumerate(zip(QUERIES, expected, answers, strict=True), 1):
         text = f"query {number}, {query!r}"
         scores = [score for _, score in wanted]
         if len(wanted) != len(given):

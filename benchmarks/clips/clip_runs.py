@@ -182,9 +182,9 @@ def run_variant(
         },
         routed={
             task.task_id: (
-                rank_by_id(part.evidence, range(len(ordered)), [position] * len(part.texts)) <= 1
+                rank_by_id(part.evidence, range(len(ordered)), [index] * len(part.texts)) <= 1
             ).tolist()
-            for position, (task, part) in enumerate(zip(ordered, evaluated, strict=True))
+            for index, (task, part) in enumerate(zip(ordered, evaluated, strict=True))
         },
         seconds=meter.seconds,
         clips={task.task_id: len(task.clips) for task in ordered},

@@ -133,27 +133,27 @@ def run_ridge(
     held_out = [fit.embed(part.features[part.held_out]) for fit, part in zip(fits, domains, strict=True)]
     evidence = _word_evidence(domains) if routing is None else _method_evidence(domains, routing)
     ranks: dict[str, dict[str, list[float]]] = {gallery: {} for gallery in GALLERIES}
-    for position, (fit, domain) in enumerate(zip(fits, domains, strict=True)):
-        name, own = domain.name, np.cumsum(domain.held_out)[domain.queried] - 1
+    for index, (fit, domain) in enumerate(zip(fits, domains, strict=True)):
+        name, targets = domain.name, np.cumsum(domain.held_out)[domain.queried] - 1
         queries = fit.encode(domain.queries)
-        ranks["local"][name] = _ranks(queries @ held_out[position].T, own)
+        ranks["local"][name] = _ranks(queries @ held_out[index].T, targets)
         ranks["local_all"][name] = _ranks(queries @ fit.embed(domain.features).T, domain.queried)
         scores = [
             (queries if joint else other.encode(domain.queries)) @ vectors.T
             for other, vectors in zip(fits, held_out, strict=True)
         ]
-        first = sum(len(vectors) for vectors in held_out[:position])
-        ranks["global_raw"][name] = _ranks(np.concatenate(scores, axis=1), first + own)
-        lifted = [part + prior * evidence[position][:, [index]] for index, part in enumerate(scores)]
-        ranks["global"][name] = _ranks(np.concatenate(lifted, axis=1), first + own)
+        first = sum(len(vectors) for vectors in held_out[:index])
+        ranks["global_raw"][name] = _ranks(np.concatenate(scores, axis=1), first + targets)
+        weighted = [part + prior * evidence[index][:, [other]] for other, part in enumerate(scores)]
+        ranks["global"][name] = _ranks(np.concatenate(weighted, axis=1), first + targets)
     return ClipRun(
         label=label,
         seed=0 if routing is None else routing.seed,
         order=tuple(domain.name for domain in domains),
         ranks=ranks,
         routed={
-            domain.name: (weights.argmax(axis=1) == position).tolist()
-            for position, (domain, weights) in enumerate(zip(domains, evidence, strict=True))
+            domain.name: (weights.argmax(axis=1) == index).tolist()
+            for index, (domain, weights) in enumerate(zip(domains, evidence, strict=True))
         },
         seconds={
             "training": [fit.seconds for fit in distinct],

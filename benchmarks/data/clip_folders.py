@@ -53,18 +53,18 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
     names: dict[str, str] = {}  # URI of each video
     try:
         with path.open("rb") as stream:
-            for place, fields in read_rows(stream, path.name).rows:
-                place = f"{path.parent}/{place}"
+            for location, fields in read_rows(stream, path.name).rows:
+                location = f"{path.parent}/{location}"
                 try:
                     entry = ManifestEntry.model_validate(fields)
                 except ValidationError as error:
                     first = error.errors()[0]
                     where = ".".join(map(str, first["loc"]))
-                    raise ProtocolError(f"{place}: {where or 'the line'}: {first['msg']}") from error
+                    raise ProtocolError(f"{location}: {where or 'the line'}: {first['msg']}") from error
                 if earlier := entries.get(entry.uri):
-                    entry = _merge(earlier, entry, place)
+                    entry = _merge(earlier, entry, location)
                 if names.setdefault(entry.name, entry.uri) != entry.uri:
-                    raise ProtocolError(f"{place}: {entry.name!r} occurs twice; use each ID once")
+                    raise ProtocolError(f"{location}: {entry.name!r} occurs twice; use each ID once")
                 entries[entry.uri] = entry
     except InvalidInput as error:
         raise ProtocolError(f"{path.parent}/{error.detail}") from error

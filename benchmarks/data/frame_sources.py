@@ -84,12 +84,12 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
     """Read the stream's extent from its header, or else from its packets, without decoding them."""
     if stream.duration and stream.time_base:
         return StreamExtent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
-    stamps = [
+    spans = [
         (packet.pts, packet.pts + (packet.duration or 0))
         for packet in container.demux(stream)
         if packet.pts is not None and packet.size
     ]
-    if not stamps or not stream.time_base:
+    if not spans or not stream.time_base:
         raise MediaError("its frames have no timestamps; convert it to mp4")
-    start = min(begin for begin, _ in stamps)
-    return StreamExtent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
+    start = min(begin for begin, _ in spans)
+    return StreamExtent(float((max(end for _, end in spans) - start) * stream.time_base), len(spans), start)

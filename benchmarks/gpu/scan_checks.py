@@ -62,8 +62,8 @@ def _scan_with_faiss(exact: ExactScan, queries: np.ndarray, expected: list[RowHi
     began = time.perf_counter()
     scan = GpuScan(exact)
     figures: Figures = {"faiss_gpu_copy_seconds": round(time.perf_counter() - began, 2)}
-    found = scan.search_many(queries, _K)
-    for one, other in zip(expected, found, strict=True):
+    results = scan.search_many(queries, _K)
+    for one, other in zip(expected, results, strict=True):
         if not (np.array_equal(one.rows, other.rows) and np.array_equal(one.scores, other.scores)):
             raise CheckFailed("faiss on the GPU returns other rows or scores than the CPU", figures)
     figures["faiss_gpu_query_ms"] = _milliseconds(lambda: scan.search_many(queries[:1], _K))

@@ -80,9 +80,9 @@ def check_towers(plan: GpuPlan, model: str) -> Figures:
     figures: Figures = {}
     for precision, lowest in (("float32", FLOAT32_COSINE), ("bfloat16", BFLOAT16_COSINE)):
         with mixed_precision(enabled=precision == "bfloat16"):
-            found = _encode(backbone, frames, texts)
+            encoded = _encode(backbone, frames, texts)
         for kind in expected:
-            _compare(f"{kind}_{precision}", expected[kind], found[kind], lowest, figures)
+            _compare(f"{kind}_{precision}", expected[kind], encoded[kind], lowest, figures)
     return figures
 
 
@@ -95,18 +95,18 @@ def check_releases(plan: GpuPlan) -> Figures:
     task = write_task(plan.folder / "releases", videos=12, frames=frames, size=size, captions=texts)
     for name in _METHODS:
         learned = {}
-        for place, backbone in backbones.items():
+        for device, backbone in backbones.items():
             settings = {"epochs": 1, "precision": "float32"} if name != "analytic" else {}
             method = start_method(name, backbone, settings, None)
             learn_task(method, task)
-            learned[place] = _reread(plan, method.release(), f"{name}-{place}")
-            encoded = {on: _encode_release(other, learned[place], task) for on, other in backbones.items()}
+            learned[device] = _reread(plan, method.release(), f"{name}-{device}")
+            encoded = {on: _encode_release(other, learned[device], task) for on, other in backbones.items()}
             for kind, expected in encoded["cpu"].items():
-                label = f"{name}_learned_on_{place}_{kind}"
+                label = f"{name}_learned_on_{device}_{kind}"
                 _compare(label, expected, encoded[plan.device][kind], FLOAT32_COSINE, figures)
         if name == "analytic":
             on_cpu, on_device = (
-                _encode_release(backbones["cpu"], learned[place], task) for place in ("cpu", plan.device)
+                _encode_release(backbones["cpu"], learned[device], task) for device in ("cpu", plan.device)
             )
             for kind, expected in on_cpu.items():
                 _compare(f"analytic_map_{kind}", expected, on_device[kind], FLOAT32_COSINE, figures)
@@ -141,8 +141,8 @@ def measure_embedding(plan: GpuPlan, model: str) -> Figures:
 @torch.inference_mode()
 def _encode(backbone: Backbone, frames: torch.Tensor, texts: list[str]) -> dict[str, Vectors]:
     videos = encode_frames(backbone, frames)[0]
-    found = encode_texts(backbone, backbone.tokenize(texts))[0]
-    return {"videos": videos.float().cpu().numpy(), "texts": found.float().cpu().numpy()}
+    encoded_texts = encode_texts(backbone, backbone.tokenize(texts))[0]
+    return {"videos": videos.float().cpu().numpy(), "texts": encoded_texts.float().cpu().numpy()}
 
 
 def _encode_release(backbone: Backbone, release: ReleaseState, task: TaskData) -> dict[str, Vectors]:
@@ -164,13 +164,13 @@ def _reread(plan: GpuPlan, release: ReleaseState, name: str) -> ReleaseState:
     return read_release(folder)
 
 
-def _compare(name: str, expected: Vectors, found: Vectors, lowest: float, figures: Figures) -> None:
+def _compare(name: str, expected: Vectors, vectors: Vectors, lowest: float, figures: Figures) -> None:
     """Record the lowest cosine between the rows of two arrays of unit vectors; raise CheckFailed if it is too low."""
-    if not np.isfinite(found).all():
+    if not np.isfinite(vectors).all():
         raise CheckFailed(f"{name}: the device computes vectors that are not finite", figures)
-    cosine = float((expected * found).sum(axis=1).min())
+    cosine = float((expected * vectors).sum(axis=1).min())
     figures[f"{name}_cosine"] = round(cosine, 7)
-    figures[f"{name}_difference"] = float(f"{np.abs(expected - found).max():.2e}")
+    figures[f"{name}_difference"] = float(f"{np.abs(expected - vectors).max():.2e}")
     if cosine < lowest:
         raise CheckFailed(f"{name}: the lowest cosine to the CPU is {cosine:.6f}, below {lowest}", figures)
 
@@ -196,8 +196,8 @@ def measure_training(plan: GpuPlan, size: TrainingSize) -> Figures:
         "precision": "bfloat16" if has_fast_bfloat16(device) else "float32",
     }
     for prefix in ("", "checkpointing_"):
-        found = _train(backbone, task, size, checkpointing=bool(prefix))
-        figures |= {f"{prefix}{name}": value for name, value in found.items()}
+        measured = _train(backbone, task, size, checkpointing=bool(prefix))
+        figures |= {f"{prefix}{name}": value for name, value in measured.items()}
         gc.collect()  # method and loop refer to each other, and the next peak must not include them
     if plan.device == "cuda":
         if figures["precision"] != "bfloat16":

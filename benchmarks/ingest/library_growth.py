@@ -88,8 +88,8 @@ def ingest_domains(folder: Path, options: argparse.Namespace) -> list[dict[str, 
             videos: list[dict[str, Any]] = [{"uri": str(path)} for path in part]
             body: dict[str, Any] = {"name": f"domain {number}", "videos": videos}
             if options.captioned:
-                for position, (video, split) in enumerate(zip(videos, _CAPTION_SPLITS, strict=True)):
-                    word = _WORDS[(number + position) % len(_WORDS)]
+                for index, (video, split) in enumerate(zip(videos, _CAPTION_SPLITS, strict=True)):
+                    word = _WORDS[(number + index) % len(_WORDS)]
                     video |= {"captions": [f"a {word} of collection {number}"], "split": split}
                 if options.backbone == "tiny":  # other backbones learn in closed form by default
                     body["settings"] = {"epochs": 1}

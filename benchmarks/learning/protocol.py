@@ -51,12 +51,12 @@ class CtvrSource(StrictModel):
         """Yield the first ``count`` tasks; raise ProtocolError if a file is missing, with its name and folder."""
         groups = self.category_groups()[:count]
         required = [row[0] for group in groups for category in group for _, row in category.rows()]
-        found = self._files(videos, required)
+        paths = self._files(videos, required)
         captions_by_video = self._training_captions(videos) if videos and self.captions else {}
         for number, group in enumerate(groups, 1):
             names = [category.name for category in group]
             listed = [
-                _clip(row, split, found[row[0]], captions_by_video)
+                _clip(row, split, paths[row[0]], captions_by_video)
                 for category in group
                 for split, row in category.rows()
             ]
@@ -81,15 +81,15 @@ class CtvrSource(StrictModel):
             )
         by_name = _by_stem(folder)
         places = {video: by_name.get(video) or by_name.get(video.removeprefix("v_")) for video in required}
-        found = {video: path for video, path in places.items() if path}
-        missing = [video for video in required if video not in found]
+        paths = {video: path for video, path in places.items() if path}
+        missing = [video for video in required if video not in paths]
         if missing:
             raise ProtocolError(
                 f"{folder} lacks {len(missing)} of {len(required)} videos: {abbreviate(missing)}. It must contain, at "
                 f"any depth, {self.needs} The name of a file is the ID of the video with one of the extensions "
                 f"{', '.join(_EXTENSIONS)}."
             )
-        return found
+        return paths
 
     def _training_captions(self, folder: Path) -> dict[str, tuple[str, ...]]:
         name = str(self.captions)

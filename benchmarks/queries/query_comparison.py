@@ -65,7 +65,9 @@ UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions
 KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
 _LIBRARIES_AT_A_TIME = 2
 _WEIGHTS = np.linspace(0, 1, 21).round(2).tolist()  # of BM25 in the convex combination
-_NATS = np.geomspace(1, 100, 13).round(1).tolist()  # per cosine of the ridge, beside the product's words
+_COSINE_WEIGHTS = (
+    np.geomspace(1, 100, 13).round(1).tolist()
+)  # per cosine of the ridge, beside the product's words
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ class Plan:
     @property
     def questions(self) -> list[Question]:
         """Searches of all domains, then of single domains."""
-        own = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
-        return [*(Question(query.text) for query in self.queries), *own]
+        in_domain = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
+        return [*(Question(query.text) for query in self.queries), *in_domain]
 
 
 @dataclass
@@ -164,14 +166,14 @@ def compare_on_queries(
             return served
 
         settings: dict[int, RidgeSettings] = {}
-        nats: dict[int, list[float]] = {}
+        cosine_weights: dict[int, list[float]] = {}
         with ThreadPoolExecutor(_LIBRARIES_AT_A_TIME) as pool:
             for plan, served in zip(plans, pool.map(answer, plans), strict=True):
                 ridge = JointRidge(plan.library, features, settings.get(plan.seed))
-                results.add(plan, served.answers, _score(plan, served, features, ridge, nats))
+                results.add(plan, served.answers, _score(plan, served, features, ridge, cosine_weights))
                 if plan.seed not in settings:
                     settings[plan.seed] = ridge.settings
-                    one, other = nats[plan.seed]
+                    one, other = cosine_weights[plan.seed]
                     results.ridge.append(f"{ridge.settings}, {one:g} and {other:g} nats per cosine")
         return results
 
@@ -181,19 +183,19 @@ def _score(
     served: ServedAnswers,
     features: FrozenFeatures,
     ridge: JointRidge,
-    nats: dict[int, list[float]],
+    cosine_weights: dict[int, list[float]],
 ) -> dict[str, Floats]:
     """Compute the scores ``[Q, N]`` of the rivals that need vectors; a seed's first library fits its nats."""
     texts = [query.text for query in plan.queries]
-    places = {video: place for place, video in enumerate(served.videos)}
+    places = {video: index for index, video in enumerate(served.videos)}
     columns = [places[video.id] for video in plan.videos]
     vectors = np.concatenate([features.vectors[name] for name in plan.library])
     cosines, words = ridge.cosines(texts), served.words[:, columns]
-    if plan.seed not in nats:
-        nats[plan.seed] = fit_weights(
-            plan.queries, plan.videos, _NATS, lambda row, weight: weight * cosines[row] + words[row]
+    if plan.seed not in cosine_weights:
+        cosine_weights[plan.seed] = fit_weights(
+            plan.queries, plan.videos, _COSINE_WEIGHTS, lambda row, weight: weight * cosines[row] + words[row]
         )
-    weights = np.array([nats[plan.seed][half_of(query)] for query in plan.queries])
+    weights = np.array([cosine_weights[plan.seed][half_of(query)] for query in plan.queries])
     uncaptioned = [not video.stored for video in plan.videos]
     return {
         VISUAL: served.visual[:, columns],

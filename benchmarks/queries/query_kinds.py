@@ -66,9 +66,9 @@ def random_letters(count: int, seed: int = 0) -> list[str]:
 
 def foreign_words(library_words: Collection[str], count: int, seed: int = 0) -> list[str]:
     """Draw single words from :data:`SENTENCES` that no word in the library's texts resembles in letters."""
-    known = {word[:_STEM] for word in library_words}
+    stems = {word[:_STEM] for word in library_words}
     words = sorted({word for text in SENTENCES for word in text.split() if len(word) > _STEM})
-    foreign = [word for word in words if word[:_STEM] not in known]
+    foreign = [word for word in words if word[:_STEM] not in stems]
     return random.Random(f"foreign {seed}").sample(foreign, min(count, len(foreign)))
 
 
@@ -113,18 +113,20 @@ def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Qu
         {video.id: {word for text in texts for word in caption_words(text)} for video, texts in part}
         for part in ([(v, v.captions) for v in videos], [(v, v.stored) for v in videos])
     )
-    found: dict[str, dict[str, LibraryVideo]] = defaultdict(dict)
+    holders_of: dict[str, dict[str, LibraryVideo]] = defaultdict(dict)
     queries = []
     for video in videos:
         for words in map(caption_words, video.stored):
             for first, second in zip(words, [*words[1:], ""], strict=True):
                 if is_content_word(first):
-                    found[first][video.id] = video
+                    holders_of[first][video.id] = video
                 if _is_content(first) and _is_content(second):
-                    found[f"{first} {second}"][video.id] = video
+                    holders_of[f"{first} {second}"][video.id] = video
     limit = max(2, _MAX_SHARE * len(videos))
     for kind, spaces in (("words", 0), ("pairs", 1)):
-        texts = sorted(t for t, holders in found.items() if t.count(" ") == spaces and len(holders) <= limit)
+        texts = sorted(
+            t for t, holders in holders_of.items() if t.count(" ") == spaces and len(holders) <= limit
+        )
         for text in rng.sample(texts, min(count, len(texts))):
             needed = set(text.split())
             right = frozenset(video for video, content in contents.items() if needed <= content)
@@ -163,10 +165,10 @@ def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, 
 
 def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
     """Pick a video's query of a kind, if it has one."""
-    needed, position = {"new wording": (2, 1), "long description": (3, -1)}.get(kind, (1, 0))
+    needed, index = {"new wording": (2, 1), "long description": (3, -1)}.get(kind, (1, 0))
     if video.is_hidden != (kind == "hidden") or len(video.captions) < needed:
         return ()
-    return (video.captions[position][:MAX_QUERY_CHARS],)
+    return (video.captions[index][:MAX_QUERY_CHARS],)
 
 
 def library_words(library: Mapping[str, Sequence[LibraryVideo]]) -> set[str]:
@@ -231,28 +233,29 @@ def retyped_queries(library: Library, count: int, rng: random.Random) -> list[Qu
     stored = [(video, caption_words(text)) for video in videos for text in video.stored]
     sets = [set(words) for _, words in stored]
     captions = sorted({text for video in videos for text in video.stored})
-    known = set().union(*sets)
-    unknown = foreign_words(known, len(SENTENCES))
-    other = sorted(filter(is_content_word, known))
-    found: dict[str, list[Query]] = {kind: [] for kind in RETYPED_KINDS}
+    all_words = set().union(*sets)
+    unknown = foreign_words(all_words, len(SENTENCES))
+    other = sorted(filter(is_content_word, all_words))
+    retyped: dict[str, list[Query]] = {kind: [] for kind in RETYPED_KINDS}
     for text in rng.sample(captions, len(captions)):
         words = caption_words(text)
-        content = [place for place, word in enumerate(words) if is_content_word(word)]
+        content = [index for index, word in enumerate(words) if is_content_word(word)]
         if len(content) < _MIN_CONTENT:
             continue
-        for kind, query, kept in _retype(text, words, content, unknown, other, rng):
-            if len(query) <= MAX_QUERY_CHARS and len(found[kind]) < count:
-                needed = set(kept)
+        for kind, query, remaining in _retype(text, words, content, unknown, other, rng):
+            if len(query) <= MAX_QUERY_CHARS and len(retyped[kind]) < count:
+                needed = set(remaining)
                 holders = [
                     video
-                    for (video, own), contained in zip(stored, sets, strict=True)
-                    if needed <= contained and (isinstance(kept, set) or f" {query} " in f" {' '.join(own)} ")
+                    for (video, texts), contained in zip(stored, sets, strict=True)
+                    if needed <= contained
+                    and (isinstance(remaining, set) or f" {query} " in f" {' '.join(texts)} ")
                 ]
                 right = frozenset(video.id for video in holders)
                 domains = {video.domain for video in holders}
                 domain = holders[0].domain if len(domains) == 1 else None
-                found[kind].append(Query(kind, query, right, len(right), domain))
-    return [query for queries in found.values() for query in queries]
+                retyped[kind].append(Query(kind, query, right, len(right), domain))
+    return [query for queries in retyped.values() for query in queries]
 
 
 def _retype(
@@ -274,29 +277,33 @@ def _retype(
         ("other words", other, several),
     ):
         gone = set(rng.sample(content, replaced))
-        typed = [rng.choice(replacements) if place in gone else word for place, word in enumerate(words)]
-        yield kind, " ".join(typed), {words[place] for place in content if place not in gone}
-    kept = set(rng.sample(content, max(2, round(_KEPT * len(content)))))
-    yield "fewer words", " ".join(words[place] for place in sorted(kept)), {words[place] for place in kept}
+        typed = [rng.choice(replacements) if index in gone else word for index, word in enumerate(words)]
+        yield kind, " ".join(typed), {words[index] for index in content if index not in gone}
+    remaining = set(rng.sample(content, max(2, round(_KEPT * len(content)))))
+    yield (
+        "fewer words",
+        " ".join(words[index] for index in sorted(remaining)),
+        {words[index] for index in remaining},
+    )
     order = rng.sample(content, len(content))
-    yield "other order", " ".join(words[place] for place in order), {words[place] for place in order}
-    if long := [place for place in content if len(words[place]) >= _MIN_TYPO]:
+    yield "other order", " ".join(words[index] for index in order), {words[index] for index in order}
+    if long := [index for index in content if len(words[index]) >= _MIN_TYPO]:
         misspelled = rng.choice(long)
         typed = [
-            _swap_letters(word, rng) if place == misspelled else word for place, word in enumerate(words)
+            _swap_letters(word, rng) if index == misspelled else word for index, word in enumerate(words)
         ]
         yield "typo", " ".join(typed), set(words)
     start = rng.randrange(len(words) - 2)
     part = words[start : start + 3]
     yield "three words", " ".join(part), part
     inflected = set(rng.sample(content, several))
-    typed = [inflect(word) if place in inflected else word for place, word in enumerate(words)]
+    typed = [inflect(word) if index in inflected else word for index, word in enumerate(words)]
     yield "inflections", " ".join(typed), set(words)
     if any(word in _SYNONYMS for word in words):
         yield "synonyms", " ".join(_SYNONYMS.get(word, word) for word in words), set(words)
     for length in _LENGTHS:
         if length <= len(content):
-            first = [words[place] for place in content[:length]]
+            first = [words[index] for index in content[:length]]
             yield f"first {length}", " ".join(first), set(first)
 
 
@@ -308,6 +315,6 @@ def inflect(word: str) -> str:
 
 def _swap_letters(word: str, rng: random.Random) -> str:
     """Swap two neighboring letters that differ, or drop one of two equal ones."""
-    place = rng.randrange(1, len(word) - 2)
-    first, second = word[place], word[place + 1]
-    return word[:place] + (second + first if first != second else first) + word[place + 2 :]
+    index = rng.randrange(1, len(word) - 2)
+    first, second = word[index], word[index + 1]
+    return word[:index] + (second + first if first != second else first) + word[index + 2 :]

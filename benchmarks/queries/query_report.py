@@ -74,28 +74,30 @@ def compute_figures(results: QueryResults) -> Figures:
     figures: Figures = {}
     for column in (column for columns in _tables(results).values() for column in columns):
         values = {row: _values(outcomes[row, column.kind, column.gallery], column) for row in ROWS}
-        for row, own in values.items():
-            if own:
+        for row, measured in values.items():
+            if measured:
                 product = values[PRODUCT] if row != PRODUCT else None
                 over_domains, over_queries = (
                     (
-                        _interval(own, pooled=pooled),
-                        _interval(own, product, pooled=pooled) if product else None,
+                        _interval(measured, pooled=pooled),
+                        _interval(measured, product, pooled=pooled) if product else None,
                     )
                     for pooled in (False, True)
                 )
-                figures[row, column] = Figure(sum(map(len, own.values())), *over_domains, *over_queries)
+                figures[row, column] = Figure(sum(map(len, measured.values())), *over_domains, *over_queries)
     return figures
 
 
 def _values(outcomes: Iterable[Outcome], column: Column) -> Values:
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_domain: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _, _, query, values in outcomes:
         if column.group in ("", query.group) and column.measure in values:
-            found[query.domain or ""][f"{query.text} {sorted(query.right)}"].append(values[column.measure])
+            by_domain[query.domain or ""][f"{query.text} {sorted(query.right)}"].append(
+                values[column.measure]
+            )
     return {
         domain: {query: statistics.fmean(seeds) for query, seeds in sorted(queries.items())}
-        for domain, queries in sorted(found.items())
+        for domain, queries in sorted(by_domain.items())
     }
 
 
@@ -120,9 +122,9 @@ def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
         present, hidden, absent = (
             _confidences(results, row, kind) for kind in (*KEPT_KINDS, UNKNOWN_KINDS[-1])
         )
-        for kind, own in zip(KEPT_KINDS, (present, hidden), strict=True):
-            if len(own) and len(absent):
-                curves.append({"row": row, "present": kind, "area": _area(own, absent)})
+        for kind, scores in zip(KEPT_KINDS, (present, hidden), strict=True):
+            if len(scores) and len(absent):
+                curves.append({"row": row, "present": kind, "area": _area(scores, absent)})
     return curves
 
 

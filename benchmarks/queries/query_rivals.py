@@ -95,10 +95,10 @@ def combine(full_text: Floats, visual: Floats, weight: float) -> Floats:
     Both are scaled to 0..1: BM25 from its theoretical minimum, 0, the other from its lowest score in the gallery.
     """
     inside = visual > _NO_RESULT
-    words, looks = np.maximum(full_text[inside], 0.0), visual[inside]
+    words, similarities = np.maximum(full_text[inside], 0.0), visual[inside]
     scores = np.full(len(visual), _NO_RESULT)
     scores[inside] = weight * words / max(words.max(), 1e-9)
-    scores[inside] += (1 - weight) * (looks - looks.min()) / max(np.ptp(looks), 1e-9)
+    scores[inside] += (1 - weight) * (similarities - similarities.min()) / max(np.ptp(similarities), 1e-9)
     return scores
 
 
@@ -220,18 +220,19 @@ def compare_answers(
     answered = iter(answers[len(queries) :])
     outcomes = []
     for number, query in enumerate(queries):
-        found = {("all", PRODUCT): answers[number]}
+        answers_by_row = {("all", PRODUCT): answers[number]}
         if query.is_caption:
-            found["own", PRODUCT] = next(answered)
-        for gallery in [gallery for gallery, _ in found]:
+            answers_by_row["own", PRODUCT] = next(answered)
+        for gallery in [gallery for gallery, _ in answers_by_row]:
             inside = np.array([gallery == "all" or video.domain == query.domain for video in videos])
             listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
             if VISUAL in listed:
                 listed[CONVEX] = combine(listed[FULL_TEXT], listed[VISUAL], weights[half_of(query)])
             for row, part in listed.items():
-                found[gallery, row] = _rival_answer(part, videos, is_full_text=row == FULL_TEXT)
+                answers_by_row[gallery, row] = _rival_answer(part, videos, is_full_text=row == FULL_TEXT)
         outcomes += [
-            Outcome(row, gallery, query, _values(query, answer)) for (gallery, row), answer in found.items()
+            Outcome(row, gallery, query, _values(query, answer))
+            for (gallery, row), answer in answers_by_row.items()
         ]
     return outcomes
 
@@ -249,7 +250,9 @@ def fit_weights(
             answers = (_rival_answer(score(number, weight), videos) for weight in candidates)
             recalls = [statistics.fmean(_recalls(query, answer).values()) for answer in answers]
             gains.setdefault((1 - half_of(query), query.kind), []).append(recalls)
-    kinds = [[np.mean(part, axis=0) for (half, _), part in gains.items() if half == own] for own in (0, 1)]
+    kinds = [
+        [np.mean(part, axis=0) for (half, _), part in gains.items() if half == number] for number in (0, 1)
+    ]
     return [candidates[int(np.mean(part, axis=0).argmax())] if part else candidates[0] for part in kinds]
 
 

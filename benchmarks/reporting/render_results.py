@@ -39,8 +39,8 @@ def load(name: str) -> dict[str, Any]:
 def render(document: str) -> str:
     """Replace every marked table in a document with the one from its file."""
     return _MARKED.sub(
-        lambda found: (
-            found[1] + (_overview() if found[2] == OVERVIEW else _block(load(found[2])) + " ") + found[3]
+        lambda match: (
+            match[1] + (_overview() if match[2] == OVERVIEW else _block(load(match[2])) + " ") + match[3]
         ),
         document,
     )
@@ -48,7 +48,7 @@ def render(document: str) -> str:
 
 def marked_tables(document: str) -> list[str]:
     """List a document's marked tables by name."""
-    return [found[2] for found in _MARKED.finditer(document)]
+    return [match[2] for match in _MARKED.finditer(document)]
 
 
 def _block(content: Mapping[str, Any]) -> str:
@@ -110,8 +110,8 @@ def _number(value: float, decimals: int) -> str:
 def _overview() -> str:
     """Format the README's table: searches of one library, and held-out clips."""
     searches, ridges = query_figures(load("retyped")), load("ridge")
-    position = ridges["columns"].index("all domains R@1")
-    held_out = {(row[0], row[1]): row[position] for row in ridges["rows"]}
+    column = ridges["columns"].index("all domains R@1")
+    held_out = {(row[0], row[1]): row[column] for row in ridges["rows"]}
     rows = []
     for name, row, method in (
         ("chance", "chance, uncaptioned first", None),

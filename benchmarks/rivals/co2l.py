@@ -146,10 +146,10 @@ class ColorJitter:
         light, strength, turn = brightness(brightness_factor), saturation(saturation_factor), hue(turns)
         order = torch.rand(count, _OPERATIONS, device=mean.device).argsort(dim=1)
         maps = identity.expand(count, 4, 4)
-        for position in range(_OPERATIONS):
+        for step in range(_OPERATIONS):
             middle = luma((mean @ maps)[:, 0, :3])
             operations = (light, contrast(contrast_factor, middle), strength, turn)
-            maps = maps @ torch.stack(operations)[order[:, position], torch.arange(count, device=mean.device)]
+            maps = maps @ torch.stack(operations)[order[:, step], torch.arange(count, device=mean.device)]
         maps = torch.where(_random_mask(self.share, mean), maps, identity)
         return torch.where(_random_mask(self.gray, mean), maps @ saturation(torch.zeros_like(turns)), maps)
 

@@ -274,12 +274,12 @@ class Zscl(SentenceMethod):
         return {**super().state_dict(), **ensemble, _STEPS: torch.tensor(self._steps)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        own = {name: tensor for name, tensor in tensors.items() if name.startswith((_ENSEMBLE, _STEPS))}
-        super().load_state_dict({name: tensor for name, tensor in tensors.items() if name not in own})
-        self._steps = int(own.pop(_STEPS))
+        ensemble = {name: tensor for name, tensor in tensors.items() if name.startswith((_ENSEMBLE, _STEPS))}
+        super().load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ensemble})
+        self._steps = int(ensemble.pop(_STEPS))
         device = self.model.device
         self.ensemble = {
-            name.removeprefix(_ENSEMBLE): mean.to(device, copy=True) for name, mean in own.items()
+            name.removeprefix(_ENSEMBLE): mean.to(device, copy=True) for name, mean in ensemble.items()
         }
 
     @torch.no_grad()

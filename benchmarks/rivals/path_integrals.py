@@ -205,8 +205,8 @@ class Rwalk(PathIntegralMethod):
         self._open_window()
 
     def stored_statistics(self) -> dict[str, dict[str, Tensor]]:
-        own = {"fisher": self.fisher, "score": self.score, "walked": self.path_score}
-        return {**super().stored_statistics(), **own}
+        statistics = {"fisher": self.fisher, "score": self.score, "walked": self.path_score}
+        return {**super().stored_statistics(), **statistics}
 
     def _open_window(self) -> None:
         """Reset the sums over the current window."""

@@ -112,26 +112,26 @@ class ReplayMemory:
         joined = {name: torch.cat([rows, new[name].to(rows)]) for name, rows in self.rows().items()}
         tasks = joined["tasks"].unique()  # sorted, i.e. in order of learning
         share, rest = divmod(self.capacity, len(tasks))
-        kept = torch.cat(
+        selected = torch.cat(
             [
-                (joined["tasks"] == task).nonzero().flatten()[: share + (position >= len(tasks) - rest)]
-                for position, task in enumerate(tasks)
+                (joined["tasks"] == task).nonzero().flatten()[: share + (index >= len(tasks) - rest)]
+                for index, task in enumerate(tasks)
             ]
         )
-        self._replace({name: rows[kept] for name, rows in joined.items()})
+        self._replace({name: rows[selected] for name, rows in joined.items()})
 
     def add_to_reservoir(self, new: MemoryRows) -> None:
         """Offer the pairs of a step in order; the n-th overall enters with probability capacity / n."""
         for index in range(len(new["tasks"])):
             self.seen += 1
-            place = self._filled
-            if place < self.capacity:
+            slot = self._filled
+            if slot < self.capacity:
                 self._filled += 1
             else:
-                place = int(torch.randint(self.seen, ()))
-            if place < self.capacity:
+                slot = int(torch.randint(self.seen, ()))
+            if slot < self.capacity:
                 for name, rows in self._rows.items():
-                    rows[place] = new[name][index]
+                    rows[slot] = new[name][index]
 
     def sample(self, count: int, *, before: int) -> MemoryRows | None:
         """Draw up to ``count`` distinct random pairs of tasks with a smaller number; None if there are none."""

@@ -243,10 +243,10 @@ def margin_ranking_loss(queries: Tensor, videos: Tensor, current: int, margin: f
     if current == len(queries):
         return queries.new_zeros(())
     similarity = queries @ videos.T
-    own = similarity.diagonal()[current:, None]
+    matching = similarity.diagonal()[current:, None]
     to_video = similarity[current:, :current].topk(min(hardest, current)).values
     to_text = similarity.T[current:, :current].topk(min(hardest, current)).values
-    violations = [(margin - own + others).relu().sum(dim=1).mean() for others in (to_video, to_text)]
+    violations = [(margin - matching + others).relu().sum(dim=1).mean() for others in (to_video, to_text)]
     return (violations[0] + violations[1]) / 2
 
 

@@ -74,8 +74,8 @@ def read_captions(path: Path) -> CaptionFold:
         ) from error
     parts = [
         tuple(
-            LabeledCaption(clip.caption, position, clip.video_id)
-            for position, task in enumerate(tasks)
+            LabeledCaption(clip.caption, index, clip.video_id)
+            for index, task in enumerate(tasks)
             for clips in getattr(task, split).values()
             for clip in clips
             if clip.caption
@@ -96,7 +96,7 @@ def caption_folds(captions: CaptionFold, seed: int = 0) -> Iterator[CaptionFold]
         return
     videos = sorted({(caption.task, caption.video) for caption in captions.test})
     order = np.random.default_rng(seed).permutation(len(videos))
-    fold_of = {videos[video]: position % _FOLDS for position, video in enumerate(order)}
+    fold_of = {videos[video]: index % _FOLDS for index, video in enumerate(order)}
     for fold in range(_FOLDS):
         inside = [fold_of[caption.task, caption.video] == fold for caption in captions.test]
         yield CaptionFold(

@@ -49,8 +49,8 @@ def measure(rows: int, dim: int, repeats: int) -> dict[str, Times]:
         searches = {"shard": _shard_search(Path(folder), videos), **_exact_rivals(videos)}
         truth = searches["faiss flat"](queries[:10])
         for name, search in searches.items():
-            found = np.concatenate([search(query[None]) for query in queries[:10]])
-            hits = sum(len(np.intersect1d(*pair)) for pair in zip(found, truth, strict=True))
+            results = np.concatenate([search(query[None]) for query in queries[:10]])
+            hits = sum(len(np.intersect1d(*pair)) for pair in zip(results, truth, strict=True))
             if hits < 0.97 * truth.size:
                 raise RuntimeError(f"{name} finds {hits} of {truth.size} results")
         stored = videos.astype(np.float16).view(np.uint64)
@@ -101,8 +101,8 @@ def _exact_rivals(videos: Vectors) -> dict[str, Search]:
 
         def by_usearch(queries: Vectors, stored: npt.NDArray[Any] = stored) -> npt.NDArray[np.int64]:
             converted = queries.astype(stored.dtype)
-            found = usearch.search(stored, converted, _K, usearch.MetricKind.IP, exact=True, threads=1)
-            return np.asarray(found.keys, np.int64).reshape(len(queries), -1)
+            matches = usearch.search(stored, converted, _K, usearch.MetricKind.IP, exact=True, threads=1)
+            return np.asarray(matches.keys, np.int64).reshape(len(queries), -1)
 
         rivals[name] = by_usearch
     return rivals
@@ -112,10 +112,12 @@ def _times(searches: Mapping[str, Search], queries: Vectors, batch: int, repeats
     names = list(searches)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-1, repeats):  # the first turn is a warm-up
-        own = np.ascontiguousarray(np.take(queries, range(turn * batch, (turn + 1) * batch), 0, mode="wrap"))
+        batch_queries = np.ascontiguousarray(
+            np.take(queries, range(turn * batch, (turn + 1) * batch), 0, mode="wrap")
+        )
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             start = perf_counter()
-            searches[name](own)
+            searches[name](batch_queries)
             if turn >= 0:
                 seconds[name].append(perf_counter() - start)
     shard = np.array(seconds["shard"])
@@ -137,10 +139,10 @@ def main() -> None:
     options = parser.parse_args()
     if any(os.environ.get(name) != "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")):
         parser.error("set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1: the comparison uses one thread")
-    found = measure(options.rows, options.dim, options.repeats)
+    measured = measure(options.rows, options.dim, options.repeats)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "scan.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for batch, times in found.items():
+    (options.out / "scan.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    for batch, times in measured.items():
         for name, row in times.items():
             print(f"{batch:>3} per call {name:12} {1e3 * row['seconds']:9.3f} ms {row['ratio']:6.2f} ×")
 

@@ -64,12 +64,12 @@ def measure_in_turn(
     times = np.empty((len(searches), rounds * size))
     tasks = np.ones_like(times)
     for number in range(rounds * size):
-        for place, search in enumerate(searches):
+        for index, search in enumerate(searches):
             start = time.perf_counter()
             response = search(number)
-            times[place, number] = 1000 * (time.perf_counter() - start)
+            times[index, number] = 1000 * (time.perf_counter() - start)
             if response is not None:
-                tasks[place, number] = sum(route.searched for route in response.routing)
+                tasks[index, number] = sum(route.searched for route in response.routing)
     medians = np.median(times.reshape(len(searches), rounds, size), axis=2)
     columns = (
         np.median(medians, axis=1),

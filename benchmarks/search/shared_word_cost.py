@@ -56,10 +56,10 @@ def measure_kinds(engines: list[SearchEngine], libraries: list[SyntheticLibrary]
     queries = [_queries_by_kind(library) for library in libraries]
     rows = []
     for kind in queries[0]:
-        size = min(len(own[kind]) for own in queries) // rounds
+        size = min(len(texts_of[kind]) for texts_of in queries) // rounds
         searches = [
-            lambda number, engine=engine, texts=own[kind]: engine.search(texts[number], K)
-            for engine, own in zip(engines, queries, strict=True)
+            lambda number, engine=engine, texts=texts_of[kind]: engine.search(texts[number], K)
+            for engine, texts_of in zip(engines, queries, strict=True)
         ]
         measured = zip(libraries, measure_in_turn(searches, size, rounds), strict=True)
         rows += [

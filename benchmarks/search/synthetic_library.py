@@ -164,12 +164,12 @@ def make_library(
 def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng) -> list[str]:
     """Draw a domain's captions: shared words with Zipf weights and the domain's preference, and some of its own."""
     weights = np.exp(_PREFERENCE * rng.standard_normal(len(shared))) / (5 + np.arange(len(shared)))
-    own = [words[index] for index in rng.choice(len(words), _OWN_WORDS, replace=False)]
+    domain_words = [words[index] for index in rng.choice(len(words), _OWN_WORDS, replace=False)]
     captions: list[str] = []
     for _ in range(count):
         drawn = rng.choice(shared, _WORDS, replace=False, p=weights / weights.sum())
         is_own = rng.random(_WORDS) < _OWN_SHARE
-        captions.append(" ".join(np.where(is_own, rng.choice(own, _WORDS), drawn)))
+        captions.append(" ".join(np.where(is_own, rng.choice(domain_words, _WORDS), drawn)))
     return captions
 
 
@@ -193,12 +193,12 @@ def _videos(captions: Vectors, targets: int, videos: int, rng: Rng) -> np.ndarra
     """Draw unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
     described = captions.copy()
     described[:, -1] = 0  # the coordinate that completes queries to unit length, where some are reserved
-    own = rng.integers(0, len(captions), videos)
-    own[:targets] = np.arange(len(captions) - targets, len(captions))
+    captioned = rng.integers(0, len(captions), videos)
+    captioned[:targets] = np.arange(len(captions) - targets, len(captions))
     other = rng.integers(0, len(captions), videos)
     noise = rng.standard_normal((videos, captions.shape[1]), np.float32)
     noise[:, -1] = 0
-    mixed = _TARGET * described[own] + _OTHER * described[other] + _NOISE * normalize_rows(noise)
+    mixed = _TARGET * described[captioned] + _OTHER * described[other] + _NOISE * normalize_rows(noise)
     return normalize_rows(mixed)
 
 
@@ -224,8 +224,8 @@ def _insert_catalog_rows(task: ReleaseTask, first_id: int, captions: Sequence[st
     """Insert a task in state ``ready``, and a video for each caption, "" for none, into the catalog."""
     now = datetime.now(UTC)
     with session_scope(write=True) as session:
-        place = 1 + (session.scalar(select(func.max(Task.position))) or 0)
-        fields = {"position": place, "learned_order": place, "method": "analytic", "state": "ready"}
+        order = 1 + (session.scalar(select(func.max(Task.position))) or 0)
+        fields = {"position": order, "learned_order": order, "method": "analytic", "state": "ready"}
         session.add(Task(id=task.task_id, name=task.name, created_at=now, **fields))
         session.flush()
         # Creating a million ORM objects would take longer than the whole benchmark.

@@ -90,10 +90,10 @@ _dice = random.Random(1)
 
 def parse_duration(text: str) -> float:
     """Parse a duration such as ``90s``, ``10m`` or ``2h`` into seconds."""
-    found = re.fullmatch(r"(\d+)([smh])", text)
-    if found is None or int(found[1]) * _UNITS[found[2]] < 30:
+    match = re.fullmatch(r"(\d+)([smh])", text)
+    if match is None or int(match[1]) * _UNITS[match[2]] < 30:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration of at least 30s, such as 90s, 10m or 2h")
-    return float(int(found[1]) * _UNITS[found[2]])
+    return float(int(match[1]) * _UNITS[match[2]])
 
 
 def new_text(length: int | None = None) -> str:

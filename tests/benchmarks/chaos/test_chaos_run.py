@@ -34,26 +34,26 @@ def _answers(first: Answer) -> list[Answer]:
 def test_videos_are_deleted_only_after_they_were_added_in_an_earlier_request() -> None:
     rounds = plan_rounds(1)
     for number, operations in enumerate(rounds):
-        known = {v.id for earlier in rounds[:number] for op in earlier for v in op.videos}
+        earlier_ids = {v.id for earlier in rounds[:number] for op in earlier for v in op.videos}
         for operation in operations:
-            own = {video.id for video in operation.videos}
-            assert set(operation.deleted) <= (own if operation.kind == "append" else known)
+            appended = {video.id for video in operation.videos}
+            assert set(operation.deleted) <= (appended if operation.kind == "append" else earlier_ids)
 
 
 def test_rounding_errors_and_the_order_of_ties_do_not_differ() -> None:
     wanted = _answers([("a", 0.9), ("b", 0.8), ("c", 0.8), ("d", 0.1)])
-    found = _answers([("a", 0.9 + 1e-7), ("c", 0.8), ("b", 0.8), ("d", 0.1)])
-    assert compare_answers(wanted, found) == []
+    answers = _answers([("a", 0.9 + 1e-7), ("c", 0.8), ("b", 0.8), ("d", 0.1)])
+    assert compare_answers(wanted, answers) == []
 
 
 def test_other_score_order_or_number_of_results_is_a_difference() -> None:
     wanted = _answers([("a", 0.9), ("b", 0.8), ("c", 0.7)])
-    for found, sentence in (
+    for changed, sentence in (
         ([("a", 0.9), ("b", 0.81), ("c", 0.7)], "the score at rank 2 is 0.81 instead of 0.8"),
         ([("b", 0.9), ("a", 0.8), ("c", 0.7)], "rank 1 is b instead of a"),
         ([("a", 0.9), ("b", 0.8)], "has 2 results instead of 3"),
     ):
-        (difference,) = compare_answers(wanted, _answers(found))
+        (difference,) = compare_answers(wanted, _answers(changed))
         assert sentence in difference
 
 

@@ -95,14 +95,14 @@ def test_center_is_that_of_the_gallery_or_of_the_fitted_clips() -> None:
 def _noisy_domains() -> list[DomainFeatures]:
     """Captions depend on one feature out of thirty-three; the others are noise that a small penalty fits."""
     rng = np.random.default_rng(0)
-    found = []
+    domains = []
     for name in ("animals", "cars"):
         features = np.zeros((40, 33))
         features[:, 0] = np.arange(40) % 2 * 4
         features[:, 1:] = rng.normal(size=(40, 32))
         captions = tuple((f"{name} {'low' if row % 2 else 'high'} {row // 2 % 4}",) for row in range(40))
-        found.append(DomainFeatures(name, features, captions, np.arange(40) >= 30))
-    return found
+        domains.append(DomainFeatures(name, features, captions, np.arange(40) >= 30))
+    return domains
 
 
 @pytest.mark.parametrize("joint", [False, True])

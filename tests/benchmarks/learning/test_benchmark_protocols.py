@@ -310,14 +310,14 @@ def test_frames_are_cached(clip_folder: Path, tmp_path: Path) -> None:
     ]
     assert [clip.vector_id for task in first for clip in task.clips] == list(range(1, 19))
     paths = [clip.frames_path for task in first for clip in task.clips]
-    stamps = {path: path.stat().st_mtime_ns for path in paths}
-    assert sorted(stamps) == sorted((tmp_path / "2x56").iterdir()), "no temporary file remains"
+    mtimes = {path: path.stat().st_mtime_ns for path in paths}
+    assert sorted(mtimes) == sorted((tmp_path / "2x56").iterdir()), "no temporary file remains"
     paths[0].write_bytes(paths[0].read_bytes()[:5000])  # a damaged file is decoded again
     made: list[tuple[int, int]] = []
     again = prepare_source_tasks(domains, SPEC, tmp_path, progress=lambda *counts: made.append(counts))
     assert again == first
     assert made == [(1, 1)]
-    assert {path: path.stat().st_mtime_ns for path in paths[1:]} == {p: stamps[p] for p in paths[1:]}
+    assert {path: path.stat().st_mtime_ns for path in paths[1:]} == {p: mtimes[p] for p in paths[1:]}
     assert np.load(paths[0]).shape == (2, 56, 56, 3)
 
 

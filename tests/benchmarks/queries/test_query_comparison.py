@@ -42,14 +42,14 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
     starts = sorted(line.split(":")[0] for line in lines)
     assert starts[:2] == ["seed 0, all captions", "seed 0, first captions"]
     assert starts[2].startswith("seed 0, without ")
-    found = {(outcome.row, outcome.query.kind, outcome.gallery) for outcome in results.outcomes}
+    rows = {(outcome.row, outcome.query.kind, outcome.gallery) for outcome in results.outcomes}
     kinds = {"learned": 4, "hidden": 2, "new wording": 4, "long description": 4}
     for row in ROWS:
         for kind in kinds:
-            assert {(row, kind, "all"), (row, kind, "own")} <= found
+            assert {(row, kind, "all"), (row, kind, "own")} <= rows
         for kind in ("words", "random letters", "captions of domains left out"):
-            assert (row, kind, "all") in found
-            assert (row, kind, "own") not in found
+            assert (row, kind, "all") in rows
+            assert (row, kind, "own") not in rows
     words = [
         o.values["P@min(10, R)"] for o in results.outcomes if (o.row, o.query.kind) == (FULL_TEXT, "words")
     ]
@@ -73,10 +73,10 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
 
 def _results(row: str, kind: str, values: dict[str, list[float]], domain: str | None = None) -> list[Outcome]:
     """Make outcomes of one query per value."""
-    measures = [dict(zip(values, own, strict=True)) for own in zip(*values.values(), strict=True)]
+    measures = [dict(zip(values, outcome, strict=True)) for outcome in zip(*values.values(), strict=True)]
     return [
-        Outcome(row, "all", Query(kind, str(number), frozenset("v"), 1, domain), own)
-        for number, own in enumerate(measures)
+        Outcome(row, "all", Query(kind, str(number), frozenset("v"), 1, domain), outcome)
+        for number, outcome in enumerate(measures)
     ]
 
 
@@ -161,11 +161,11 @@ class _Service(BaseHTTPRequestHandler):
         }
 
     def _search(self, q: str, **_: str) -> dict[str, object]:
-        found = {"rank": 1, "video_id": "disks red-0.mp4", "uri": "", "task": "disks", "task_id": "disks"}
-        found |= {"score": 1.0, "captions": [], "thumbnail_url": "", "stream_url": ""}
+        hit = {"rank": 1, "video_id": "disks red-0.mp4", "uri": "", "task": "disks", "task_id": "disks"}
+        hit |= {"score": 1.0, "captions": [], "thumbnail_url": "", "stream_url": ""}
         timing = dict.fromkeys(("encode", "route", "search", "merge", "total"), 0.0)
         answer = {"query": q, "release": "r", "generation": 1, "mode": "pinned", "routing": []}
-        return {**answer, "results": [found], "confidence": 0.5, "matches": True, "timing_ms": timing}
+        return {**answer, "results": [hit], "confidence": 0.5, "matches": True, "timing_ms": timing}
 
     def log_message(self, *_: object) -> None:
         pass

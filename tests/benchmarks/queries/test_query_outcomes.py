@@ -75,9 +75,9 @@ def test_variants_of_a_library(query_folder: Path, tmp_path: Path) -> None:
         *((video.captions[0],) for video in library["disks"] if not video.is_hidden),
         (),
     }
-    kept, left_out = leave_out(library, 0)
-    assert len(kept) == len(left_out) == 1
-    assert {**kept, **left_out} == library
+    remaining, left_out = leave_out(library, 0)
+    assert len(remaining) == len(left_out) == 1
+    assert {**remaining, **left_out} == library
 
 
 def test_selected_domains(query_folder: Path, tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_a_weight_is_fitted_on_the_other_half_of_the_videos() -> None:
     assert weights == [0.2, 0.8]
     answers = [Answer([query.text]) for query in QUERIES]
     outcomes = compare_answers(QUERIES, VIDEOS, answers, {FULL_TEXT: full_text, VISUAL: visual}, weights)
-    found = {
+    recalls = {
         row: [outcome.values["R@1"] for outcome in outcomes if outcome.row == row]
         for row in (PRODUCT, FULL_TEXT, VISUAL, CONVEX)
     }
-    assert found[PRODUCT] == [100.0] * len(QUERIES)
-    assert found[CONVEX] == [0.0] * len(QUERIES), "its weights are right for the half that it was fitted on"
-    assert found[FULL_TEXT] == pytest.approx(100.0 * (HALVES == 0))
-    assert found[VISUAL] == pytest.approx(100.0 * (HALVES == 1))
+    assert recalls[PRODUCT] == [100.0] * len(QUERIES)
+    assert recalls[CONVEX] == [0.0] * len(QUERIES), "its weights are right for the half that it was fitted on"
+    assert recalls[FULL_TEXT] == pytest.approx(100.0 * (HALVES == 0))
+    assert recalls[VISUAL] == pytest.approx(100.0 * (HALVES == 1))
 
 
 def test_other_domains_are_not_in_the_own_gallery() -> None:

@@ -48,9 +48,9 @@ def test_figures_in_the_text_are_those_of_the_files(document: Path) -> None:
     prose = re.sub(r"<!-- table:.*?<!-- end -->|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
     if document == README:
         prose = prose.split("\n## Results\n")[1].split("\n## ")[0]
-    known = {figure for name in NAMES for figure in _figures(load(name))}
+    figures = {figure for name in NAMES for figure in _figures(load(name))}
     assert len(DECIMAL.findall(prose)) > 4
-    assert set(DECIMAL.findall(prose)) - known == set()
+    assert set(DECIMAL.findall(prose)) - figures == set()
 
 
 def _figures(value: Any) -> Iterator[str]:

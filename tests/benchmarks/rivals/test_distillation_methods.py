@@ -71,12 +71,12 @@ def test_teacher_of_each_task(backbone: Backbone) -> None:
         method.end_task()
         learn_steps(method, "one", [1])
         assert method.teacher is None
-        found = weights(method.model)
+        tuned = weights(method.model)
         resumed = create_method(name, backbone, method.release())
         for run in (method, resumed):
             run.begin_task("two", "two")
             taught = weights(run.teacher)
-            like = weights(backbone) if name == "zscl" else found
+            like = weights(backbone) if name == "zscl" else tuned
             assert all(torch.equal(taught[n], weight) for n, weight in like.items()), name
             add_noise(run.model)
             assert all(torch.equal(weights(run.teacher)[n], weight) for n, weight in taught.items())
@@ -137,9 +137,9 @@ def test_zscl_loss_equals_slow_loops(backbone: Backbone) -> None:
             encode_texts(backbone, ids)[0],
         )
         before = 20 * old_videos @ old_sentences.T
-        kept = slow_distillation_loss(20 * videos @ old_sentences.T, before, 3.0)
-        kept += slow_distillation_loss(20 * sentences @ old_videos.T, before.T, 3.0)
-        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
+        distilled = slow_distillation_loss(20 * videos @ old_sentences.T, before, 3.0)
+        distilled += slow_distillation_loss(20 * sentences @ old_videos.T, before.T, 3.0)
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * distilled
         torch.manual_seed(5)
         assert method.loss(random_frames(2), TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
 

@@ -56,14 +56,14 @@ def test_ring_gives_equal_shares_within_its_capacity() -> None:
     for task in range(13):
         count = memory.next_task_share()
         memory.add_to_ring(numbered_rows([task] * 10, first))
-        kept = Counter(memory.rows()["tasks"].tolist())
+        counts = Counter(memory.rows()["tasks"].tolist())
         assert len(memory) == 10
-        assert kept[task] == count, "next_task_share returns the share in advance"
-        assert max(kept.values()) - min(kept.values()) <= 1
+        assert counts[task] == count, "next_task_share returns the share in advance"
+        assert max(counts.values()) - min(counts.values()) <= 1
         for number, owner in zip(pair_numbers(memory), memory.rows()["tasks"].tolist(), strict=True):
             assert number // 10 == owner
-            assert number % 10 < kept[owner], "the first pairs of a task stay"
-        shares.append(dict(kept))
+            assert number % 10 < counts[owner], "the first pairs of a task stay"
+        shares.append(dict(counts))
         first += 10
     assert shares[2] == {0: 3, 1: 3, 2: 4}
     assert sorted(shares[12]) == list(range(3, 13)), (
@@ -76,18 +76,18 @@ def test_reservoir_is_algorithm_r() -> None:
     torch.manual_seed(4)
     memory.add_to_reservoir(numbered_rows([0] * 7))
     memory.add_to_reservoir(numbered_rows([1] * 9, 7))
-    kept: list[int] = []
+    numbers: list[int] = []
     torch.manual_seed(4)
     for number in range(16):
         if number < 3:
-            kept.append(number)
+            numbers.append(number)
             continue
-        place = int(torch.randint(number + 1, ()))
-        if place < 3:
-            kept[place] = number
-    assert pair_numbers(memory) == kept != [0, 1, 2]
-    assert memory.rows()["tasks"].tolist() == [int(number >= 7) for number in kept]
-    assert memory.rows()["frames"][:, 0, 0, 0, 0].tolist() == kept
+        slot = int(torch.randint(number + 1, ()))
+        if slot < 3:
+            numbers[slot] = number
+    assert pair_numbers(memory) == numbers != [0, 1, 2]
+    assert memory.rows()["tasks"].tolist() == [int(number >= 7) for number in numbers]
+    assert memory.rows()["frames"][:, 0, 0, 0, 0].tolist() == numbers
     assert memory.seen == 16
 
 
@@ -120,8 +120,8 @@ def test_ring_stores_one_caption_per_video_before_a_second(backbone: Backbone, t
     frames = {clip.id: torch.from_numpy(np.load(clip.frames_path)) for clip in task.clips}
     owners: Counter[str] = Counter()
     captions = set()
-    for kept, ids in zip(rows["frames"], rows["ids"], strict=True):
-        (clip,) = (clip for clip in task.clips if torch.equal(frames[clip.id], kept))
+    for stored, ids in zip(rows["frames"], rows["ids"], strict=True):
+        (clip,) = (clip for clip in task.clips if torch.equal(frames[clip.id], stored))
         matching = [text for text in clip.captions if torch.equal(method.tokenize([text])[0], ids)]
         assert len(matching) == 1, "a stored video has one of its own captions"
         owners[clip.id] += 1
@@ -166,8 +166,8 @@ def test_der_loss_compares_current_and_stored_logits(backbone: Backbone) -> None
             total += (20.0 * float(now[0][i] @ now[1][j]) - before) ** 2
     assert total > 0.01, "the model has changed"
     with torch.no_grad():
-        own = float(in_task_loss(*method.embed(frames, TEXTS), 20.0))
-        assert float(method.loss(frames, TEXTS, None)) == pytest.approx(own + 0.7 * total / 4, rel=1e-4)
+        alone = float(in_task_loss(*method.embed(frames, TEXTS), 20.0))
+        assert float(method.loss(frames, TEXTS, None)) == pytest.approx(alone + 0.7 * total / 4, rel=1e-4)
     assert not stored["queries"].requires_grad
 
 
@@ -344,9 +344,9 @@ def slow_ranking(anchors: Tensor, targets: Tensor, current: int, margin: float, 
     """Return the margin ranking loss of past anchors, by sorted lists."""
     total = 0.0
     for i in range(current, len(anchors)):
-        own = cosine(anchors[i], targets[i])
+        matching = cosine(anchors[i], targets[i])
         others = sorted((cosine(anchors[i], targets[j]) for j in range(current)), reverse=True)[:hardest]
-        total += sum(max(margin - own + other, 0.0) for other in others)
+        total += sum(max(margin - matching + other, 0.0) for other in others)
     return total / (len(anchors) - current)
 
 
@@ -356,8 +356,8 @@ def test_margin_ranking_loss_equals_a_slow_loop(current: int, hardest: int, marg
     queries, videos = random_unit_vectors(7), random_unit_vectors(7)
     expected = slow_ranking(queries, videos, current, margin, hardest)
     expected += slow_ranking(videos, queries, current, margin, hardest)
-    found = margin_ranking_loss(queries, videos, current, margin, hardest)
-    assert float(found) == pytest.approx(expected / 2, rel=1e-5)
+    loss = margin_ranking_loss(queries, videos, current, margin, hardest)
+    assert float(loss) == pytest.approx(expected / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize("past_tasks", [1, 2])

@@ -44,12 +44,12 @@ def _probe(session: Session, video: Video, task: Task) -> None:
         digest = content_hash(path)
     except (MediaError, OSError):
         return reject(session, video, "The file no longer exists.", is_final=False)
-    known = select(Video.uri).where(
+    uris = select(Video.uri).where(
         Video.content_hash == digest,
         Video.status == "accepted",
         Video.task_id.in_({task.id, task.target_id or task.id}),
     )
-    if copy := session.scalars(known.limit(1)).first():
+    if copy := session.scalars(uris.limit(1)).first():
         return reject(session, video, SAME_CONTENT + copy, is_final=True, content_hash=digest)
     if path.read_bytes().startswith(b"broken"):
         return reject(session, video, "The file is damaged.", is_final=True)

@@ -115,9 +115,9 @@ class FollowedFolder:
         with session_scope(write=True) as session:
             session.execute(update(Sync).where(Sync.id == self.sync).values(next_run_at=datetime.now(UTC)))
         run_sync(self.sync)
-        found = next(sync for sync in list_syncs() if sync.id == self.sync)
-        assert found.error is None
-        return found.counts
+        details = next(sync for sync in list_syncs() if sync.id == self.sync)
+        assert details.error is None
+        return details.counts
 
     def settle(self) -> None:
         """Run until nothing changes."""
@@ -128,9 +128,9 @@ class FollowedFolder:
     def videos(self) -> dict[str, Any]:
         """Return the accepted videos by content."""
         name = self.folder.name
-        found = [video for video in list_videos(name, limit=1000).videos if video.status == "accepted"]
-        assert len({video.content_hash for video in found}) == len(found)
-        return {video.content_hash: video for video in found}
+        accepted = [video for video in list_videos(name, limit=1000).videos if video.status == "accepted"]
+        assert len({video.content_hash for video in accepted}) == len(accepted)
+        return {video.content_hash: video for video in accepted}
 
     def check(self) -> None:
         """The library has exactly the videos of the folder, under their names, with what people wrote."""

@@ -73,7 +73,7 @@ def run(sync: SyncDetails) -> SyncDetails:
     with session_scope(write=True) as session:
         session.execute(update(Sync).where(Sync.id == sync.id).values(next_run_at=datetime.now(UTC)))
     run_sync(sync.id)
-    return next(found for found in list_syncs() if found.id == sync.id)
+    return next(each for each in list_syncs() if each.id == sync.id)
 
 
 def counts_of(sync: SyncDetails) -> SyncCounts:
@@ -231,8 +231,8 @@ def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
     assert str(settings().data_dir) not in str(reasons)
     (domain, _) = commands.list_tasks()
     assert {video.uri for video in list_videos(domain.id).videos} >= {"films/a.mp4", "films/b.mp4"}
-    found = list_syncs()[0]
-    assert SyncDetails.model_validate_json(found.model_dump_json()) == found
+    details = list_syncs()[0]
+    assert SyncDetails.model_validate_json(details.model_dump_json()) == details
 
 
 def test_sync_that_is_removed_while_its_source_is_listed_stops(
@@ -311,7 +311,7 @@ def test_deleted_domain_is_not_created_again(films: Path) -> None:
     assert commands.list_tasks() == []
     register()  # registered again: wanted
     assert run(sync).error is None
-    assert [found.name for found in commands.list_tasks()] == [task.name]
+    assert [each.name for each in commands.list_tasks()] == [task.name]
 
 
 def test_one_run_at_a_time(films: Path) -> None:
@@ -455,7 +455,7 @@ def test_sync_is_removed_by_name_or_slug(films: Path, name: str) -> None:
     register(name="other")
     run(sync)  # the domain has a slug
     remove_sync(name)
-    assert [found.name for found in list_syncs()] == ["other"]
+    assert [each.name for each in list_syncs()] == ["other"]
     for unknown in (name, "kuche", "\0", "\udcff"):
         with pytest.raises(NotFound):
             remove_sync(unknown)

@@ -49,7 +49,7 @@ def write(folder: Path, uri: str, content: str) -> None:
     os.utime(path, (BEFORE, BEFORE))
 
 
-def found(folder: Path, *videos: str | VideoSpec, **fields: Any) -> SourceFiles:
+def list_source_files(folder: Path, *videos: str | VideoSpec, **fields: Any) -> SourceFiles:
     """List files; without any, all videos in the folder."""
     given = videos or sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.mp4"))
     specs = [VideoSpec(uri=video, **fields) if isinstance(video, str) else video for video in given]
@@ -85,7 +85,7 @@ def rows(plan: SyncPlan, source: str) -> list[StoredFile]:
 
 def followed(folder: Path, **fields: Any) -> FollowedDomain:
     """Return what the library knows after a first sync of all files in the folder."""
-    source = found(folder, **fields)
+    source = list_source_files(folder, **fields)
     plan = plan_sync(source, FollowedDomain())
     videos = [stored(video, folder) for video in plan.new]
     return FollowedDomain(videos, rows(plan, source.source), {"tsk_1"})
@@ -116,7 +116,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_first_sync_sends_everything_and_the_second_reads_nothing(folder: Path, read: list[str]) -> None:
     domain = followed(folder)
     assert len(read) == 2
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert (summary(plan), plan.rows, len(read)) == ((0, 0, 0, 0, 2), {}, 2)
 
 
@@ -129,7 +129,7 @@ def test_renamed_files_keep_their_videos_and_are_not_read(folder: Path, read: li
     (folder / "b.mp4").rename(folder / "a.mp4")
     (folder / "x").rename(folder / "b.mp4")
     (folder / "inner").rename(folder / "outer")
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     a, b, inner = ids(domain)
     assert (summary(plan), read) == ((0, 0, 3, 0, 3), [])
     assert plan.renamed == {a: "b.mp4", b: "a.mp4", inner: "outer/Küche 1.mp4"}
@@ -141,21 +141,21 @@ def test_renamed_files_keep_their_videos_and_are_not_read(folder: Path, read: li
 def test_equal_files_share_a_video_as_long_as_one_exists(folder: Path) -> None:
     domain = followed(folder)
     write(folder, "copy.mp4", "a.mp4")
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert summary(plan) == (0, 0, 0, 0, 3)
     both = replace(domain, files=[*domain.files, *rows(plan, str(folder))])
     (folder / "a.mp4").unlink()
-    plan = plan_sync(found(folder), both)
+    plan = plan_sync(list_source_files(folder), both)
     assert (summary(plan), plan.renamed) == ((0, 0, 1, 0, 2), {ids(domain)[0]: "copy.mp4"})
     (folder / "copy.mp4").unlink()
-    assert plan_sync(found(folder), both).vanished == ids(domain)[:1]
+    assert plan_sync(list_source_files(folder), both).vanished == ids(domain)[:1]
 
 
 def test_new_content_is_a_new_version_of_the_video(folder: Path) -> None:
     """It is sent once, also while it is being probed, and stays sent if it is rejected."""
     domain = followed(folder)
     write(folder, "a.mp4", "another content")
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert summary(plan) == (0, 1, 0, 0, 1)
     (changed,) = plan.changed
     assert (changed.replaces, plan.rows["a.mp4"].video_id) == (ids(domain)[0], ids(domain)[0])
@@ -163,7 +163,9 @@ def test_new_content_is_a_new_version_of_the_video(folder: Path) -> None:
     for status, counts in (("pending", (0, 0, 0, 0, 2)), ("rejected", (0, 0, 0, 0, 1))):
         facts = {"status": status, "reason": "It is damaged.", "content_hash": None, "task_id": "tsk_2"}
         sent = stored(changed, folder, **facts)
-        again = plan_sync(found(folder), replace(domain, videos=[*domain.videos, sent], files=files))
+        again = plan_sync(
+            list_source_files(folder), replace(domain, videos=[*domain.videos, sent], files=files)
+        )
         assert summary(again) == counts
         assert again.rejected == ({"a.mp4": "It is damaged."} if status == "rejected" else {})
 
@@ -177,13 +179,13 @@ def test_change_that_size_and_time_hide_is_seen(folder: Path, hidden: str, read:
         path.unlink()
     write(folder, "a.mp4", "b.mp4")
     assert path.stat().st_mtime == BEFORE
-    assert summary(plan_sync(found(folder), domain)) == (0, 1, 0, 0, 1)
+    assert summary(plan_sync(list_source_files(folder), domain)) == (0, 1, 0, 0, 1)
 
 
 def test_only_a_full_comparison_sees_what_all_times_hide(folder: Path, read: list[str]) -> None:
     domain = followed(folder)
     write(folder, "a.mp4", "b.mp4")
-    listed = found(folder)
+    listed = list_source_files(folder)
     same = replace(listed.files[0], changed=domain.files[0].changed)
     hidden = replace(listed, files=[same, listed.files[1]])
     assert summary(plan_sync(hidden, domain)) == (0, 0, 0, 0, 2)
@@ -194,7 +196,7 @@ def test_share_with_unstable_inodes_is_read_once(folder: Path, read: list[str]) 
     domain = followed(folder)
     read.clear()
     for run, expected in ((1, 2), (2, 0), (3, 0)):
-        listed = found(folder)
+        listed = list_source_files(folder)
         files = [replace(file, file_id=f"1:{run}00{number}") for number, file in enumerate(listed.files)]
         plan = plan_sync(replace(listed, files=files), domain)
         assert (summary(plan), len(read)) == ((0, 0, 0, 0, 2), expected)
@@ -211,7 +213,7 @@ def test_restored_backup_changes_nothing(folder: Path) -> None:
         (folder / name).unlink()
         write(folder, name, content)
         os.utime(folder / name, (0, 0))
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert (summary(plan), sorted(plan.rows)) == ((0, 0, 0, 0, 2), sorted(NAMES))
 
 
@@ -228,7 +230,7 @@ def test_disk_that_is_not_mounted_deletes_nothing(folder: Path, is_mounted: bool
     (folder / "inner/b.mp4").unlink()
     if not is_mounted:
         (folder / "inner/Küche 1.mp4").unlink()
-    listed = found(folder)
+    listed = list_source_files(folder)
     devices = {"inner": "8"} if is_mounted else {}
     current = [
         replace(file, file_id=f"{8 if 'inner' in file.video.uri else 1}:99{number}")
@@ -244,9 +246,9 @@ def test_most_files_vanish(folder: Path) -> None:
     domain = followed(folder)
     write(folder, "new.mp4", "new")
     (folder / "a.mp4").unlink()
-    assert not plan_sync(found(folder), domain).lost_most
+    assert not plan_sync(list_source_files(folder), domain).lost_most
     (folder / NAMES[1]).unlink()
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert (plan.lost_most, len(plan.vanished), plan.followed) == (True, 2, 2)
 
 
@@ -255,10 +257,10 @@ def test_rejected_file_is_sent_again_only_when_it_changes(folder: Path) -> None:
     facts = {"status": "rejected", "reason": "It is empty.", "content_hash": None}
     specs = [VideoSpec(uri=name, id=video) for name, video in zip(NAMES, ids(domain), strict=True)]
     domain = replace(domain, videos=[stored(spec, folder, **facts) for spec in specs])
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert (summary(plan), plan.rejected) == ((0, 0, 0, 0, 0), dict.fromkeys(NAMES, "It is empty."))
     write(folder, "a.mp4", "repaired")
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert (summary(plan), plan.superseded) == ((1, 0, 0, 0, 0), ids(domain)[:1])
 
 
@@ -266,10 +268,10 @@ def test_video_of_another_folder_stands_for_a_file_with_its_content(folder: Path
     """It never vanishes with that file."""
     other = stored(VideoSpec(uri=NAMES[0], id="mine", captions=["a cat"]), folder, uri="upload://tsk_9/z.mp4")
     domain = FollowedDomain([other], (), {"tsk_1"})
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     assert (summary(plan), plan.rows["a.mp4"].video_id) == ((1, 0, 0, 0, 1), None)
     (folder / "a.mp4").unlink()
-    assert plan_sync(found(folder), replace(domain, files=rows(plan, str(folder)))).vanished == []
+    assert plan_sync(list_source_files(folder), replace(domain, files=rows(plan, str(folder)))).vanished == []
 
 
 def test_folder_brings_only_its_own_videos(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -277,23 +279,23 @@ def test_folder_brings_only_its_own_videos(folder: Path, tmp_path_factory: pytes
     other = tmp_path_factory.mktemp("other")
     write(other, "a.mp4", "a.mp4")
     domain = followed(folder)
-    plan = plan_sync(found(other), domain)
+    plan = plan_sync(list_source_files(other), domain)
     assert (summary(plan), plan.followed) == ((0, 0, 0, 0, 1), 0)
     both = replace(domain, files=[*domain.files, *rows(plan, str(other))])
     (folder / "a.mp4").unlink()
-    assert plan_sync(found(folder), both).vanished == []
+    assert plan_sync(list_source_files(folder), both).vanished == []
 
 
 def test_captions_that_people_wrote_stay_when_the_source_changes(folder: Path) -> None:
     """White space makes no difference, and a source without captions leaves those of the domain."""
     domain = followed(folder, captions=["a cat", "an animal"])
     video = ids(domain)[0]
-    assert plan_sync(found(folder, captions=["a  cat", "an animal"]), domain).recaptioned == {}
-    assert plan_sync(found(folder), domain).recaptioned == {}
+    assert plan_sync(list_source_files(folder, captions=["a  cat", "an animal"]), domain).recaptioned == {}
+    assert plan_sync(list_source_files(folder), domain).recaptioned == {}
     edited = [domain.videos[0].model_copy(update={"captions": ["a cat", "a lynx"]}), domain.videos[1]]
     domain = replace(domain, videos=edited)
-    assert plan_sync(found(folder, captions=["a cat", "an animal"]), domain).recaptioned == {}
-    plan = plan_sync(found(folder, captions=["a dog", "an animal"]), domain)
+    assert plan_sync(list_source_files(folder, captions=["a cat", "an animal"]), domain).recaptioned == {}
+    plan = plan_sync(list_source_files(folder, captions=["a dog", "an animal"]), domain)
     assert plan.recaptioned[video] == ["a dog", "a lynx"]
 
 
@@ -302,8 +304,8 @@ def test_new_subtitles_replace_those_of_the_source(folder: Path) -> None:
         return [Cue(start=0, end=1, text=text)]
 
     domain = followed(folder, transcript=cue("one"))
-    assert plan_sync(found(folder, transcript=cue("one")), domain).transcripts == {}
-    plan = plan_sync(found(folder, transcript=cue("two")), domain)
+    assert plan_sync(list_source_files(folder, transcript=cue("one")), domain).transcripts == {}
+    plan = plan_sync(list_source_files(folder, transcript=cue("two")), domain)
     cues, before = plan.transcripts[ids(domain)[0]]
     assert (cues, before) == (cue("two"), domain.files[0].transcript)
 
@@ -313,17 +315,19 @@ def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folde
     write(folder, "c.mp4", "c")
     library = create_autospec(FollowedLibrary, instance=True)
     library.find_moved = lambda source, contents: dict.fromkeys(contents, "elsewhere")
-    plan = plan_sync(found(folder), domain, library)
+    plan = plan_sync(list_source_files(folder), domain, library)
     assert [(video.uri, video.replaces) for video in plan.new] == [("c.mp4", "elsewhere")]
     pending = stored(plan.new[0], folder, status="pending", content_hash=None)
     files = [*domain.files, *rows(plan, str(folder))]
-    again = plan_sync(found(folder), replace(domain, videos=[*domain.videos, pending], files=files))
+    again = plan_sync(
+        list_source_files(folder), replace(domain, videos=[*domain.videos, pending], files=files)
+    )
     assert summary(again) == (0, 0, 0, 0, 3)
 
 
 def test_given_ids_are_refused_by_name(folder: Path) -> None:
     with pytest.raises(InvalidInput) as named:
-        found(folder, VideoSpec(uri="a.mp4", id="mine"))
+        list_source_files(folder, VideoSpec(uri="a.mp4", id="mine"))
     assert "'mine'" in named.value.errors[0].message
 
 
@@ -332,7 +336,7 @@ def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Pa
     (folder / "a.mp4").unlink()
     (folder / "folder.mp4").mkdir()
     write(folder, "new.mp4", "new")
-    listed = found(
+    listed = list_source_files(
         folder,
         VideoSpec(uri="a.mp4"),
         VideoSpec(uri="folder.mp4"),
@@ -354,14 +358,14 @@ def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Pa
 
 def test_folder_that_cannot_be_read_keeps_its_videos(folder: Path) -> None:
     domain = followed(folder)
-    listed = found(folder, "a.mp4")
+    listed = list_source_files(folder, "a.mp4")
     listed.left_out["inner"] = "The folder cannot be read."
     assert plan_sync(listed, domain).vanished == []
 
 
 def test_source_without_a_usable_file_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidInput, match=r"No file .* gone\.mp4: The file does not exist"):
-        found(folder, "gone.mp4")
+        list_source_files(folder, "gone.mp4")
 
 
 def test_file_whose_content_cannot_be_read_keeps_its_video(folder: Path) -> None:
@@ -370,7 +374,7 @@ def test_file_whose_content_cannot_be_read_keeps_its_video(folder: Path) -> None
     def refuse() -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    listed = found(folder)
+    listed = list_source_files(folder)
     first, second = listed.files
     plan = plan_sync(replace(listed, files=[replace(first, bytes=99, content=refuse), second]), domain)
     assert summary(plan) == (0, 0, 0, 0, 1)
@@ -381,7 +385,7 @@ def test_videos_with_a_problem_are_not_sent(folder: Path) -> None:
     domain = followed(folder)
     write(folder, "a.mp4", "another content")
     write(folder, "b.mp4", "new")
-    plan = plan_sync(found(folder), domain)
+    plan = plan_sync(list_source_files(folder), domain)
     plan.leave_out(lambda video: "A link." if video.uri == "a.mp4" else None)
     assert ([video.uri for video in plan.new], plan.changed, plan.vanished) == (["b.mp4"], [], [])
     assert plan.left_out == {"a.mp4": "A link."}

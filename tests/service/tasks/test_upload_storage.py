@@ -102,10 +102,10 @@ def test_files_of_another_task_are_kept(later: Callable[[float], None]) -> None:
     delete_task(one)
     later(DAY + 60)
     assert uploaded_videos.sweep_uploads() == []
-    kept = library_files.resolve_video_path(f"upload://{one}/a.mp4")
-    assert kept.is_file()
+    remaining = library_files.resolve_video_path(f"upload://{one}/a.mp4")
+    assert remaining.is_file()
     delete_task(other)
-    assert not kept.parent.exists()
+    assert not remaining.parent.exists()
 
 
 def test_files_of_an_indexed_task_are_kept_without_its_catalog_row(

@@ -78,7 +78,7 @@ def test_format_is_recognized_under_any_name_and_in_utf16(name: str, tmp_path: P
 
 
 def test_every_format_has_a_case() -> None:
-    assert {known.name for known in FORMATS if known.read} <= {case[0] for case in CASES.values()}
+    assert {each.name for each in FORMATS if each.read} <= {case[0] for case in CASES.values()}
 
 
 def test_tables_of_several_folders_are_merged(tmp_path: Path) -> None:

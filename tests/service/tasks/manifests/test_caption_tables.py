@@ -128,9 +128,9 @@ def test_every_front_end_leaves_out_files_of_systems_and_downloads(table: str | 
     files |= dict.fromkeys([*junk, "#recycle/captions.csv"], b"file,caption\na.mp4,wrong\n")
     expected = CAPTIONS if table else {name: [] for name in CAPTIONS} | {"d.mp4": ["a bird"]}
     for read in (_list_written, _list_synced, _unpack, _preview_videos):
-        found = {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in read(files)}
-        assert found == expected | {"a.mp4": found["a.mp4"]}, read
-        assert "wrong" not in found["a.mp4"], read
+        captions = {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in read(files)}
+        assert captions == expected | {"a.mp4": captions["a.mp4"]}, read
+        assert "wrong" not in captions["a.mp4"], read
 
 
 def _subtitles(text: str) -> bytes:
@@ -170,9 +170,9 @@ def test_transcript_of_a_row_replaces_subtitles(read: Read, table: str) -> None:
         b'{"file_name": "clips/b.mp4", "text": "a dog"}\n'
     )
     files = {name: content for name, content in SUBTITLED.items() if name != "captions.csv"}
-    found = _spoken(read(files | {table: rows}))
-    assert found["a.mp4"] == ([], ["by hand"])
-    assert found["clips/b.mp4"] == (["a dog"], ["the dog speaks"])
+    spoken = _spoken(read(files | {table: rows}))
+    assert spoken["a.mp4"] == ([], ["by hand"])
+    assert spoken["clips/b.mp4"] == (["a dog"], ["the dog speaks"])
 
 
 def test_broken_subtitles_of_a_video_with_a_row_are_named(tmp_path: Path) -> None:
@@ -223,16 +223,16 @@ SIDE_FILES = {
 
 @FRONT_ENDS
 def test_side_files_are_found_in_every_form(read: Read) -> None:
-    found = {video.uri.removeprefix("upload://tsk_1/"): video for video in read(SIDE_FILES)}
-    assert {uri: [cue.text for cue in video.transcript] for uri, video in found.items()} == {
+    videos = {video.uri.removeprefix("upload://tsk_1/"): video for video in read(SIDE_FILES)}
+    assert {uri: [cue.text for cue in video.transcript] for uri, video in videos.items()} == {
         "DJI_1.MP4": ["upper"],
         "in/b.mp4": ["café"],
         "c.mp4": ["json"],
         "d.mp4": ["table"],
     }
-    captions = {uri: video.captions for uri, video in found.items() if video.captions}
+    captions = {uri: video.captions for uri, video in videos.items() if video.captions}
     assert captions == {"DJI_1.MP4": ["a field"], "d.mp4": ["a cat"]}
-    assert (found["c.mp4"].metadata or {})["description"] == "Grandma"
+    assert (videos["c.mp4"].metadata or {})["description"] == "Grandma"
 
 
 def test_rows_of_files_with_the_same_name_are_found() -> None:
@@ -247,7 +247,7 @@ def test_rows_of_files_with_the_same_name_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "found"),
+    ("row", "files"),
     [
         ("a.mp4", ["b/a.mp4"]),
         ("b/a.mp4", ["b/a.mp4"]),
@@ -259,9 +259,9 @@ def test_rows_of_files_with_the_same_name_are_found() -> None:
         ("/x/1/s.mp4", ["1/s.mp4", "s.mp4"]),
     ],
 )
-def test_paths_are_compared_from_their_ends(row: str, found: list[str]) -> None:
+def test_paths_are_compared_from_their_ends(row: str, files: list[str]) -> None:
     paths = ["b/a.mp4", "top.mp4", "same.mp4", "table/same.mp4", "1/s.mp4", "s.mp4"]
-    assert FileMatcher(paths).find(row, "table") == found
+    assert FileMatcher(paths).find(row, "table") == files
 
 
 def test_rows_of_deep_paths_are_compared_by_their_last_folders() -> None:
@@ -273,7 +273,7 @@ def test_rows_of_deep_paths_are_compared_by_their_last_folders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "found"),
+    ("row", "files"),
     [
         ("video0", ["clips/video0.mp4"]),
         ("VIDEO0", []),
@@ -286,6 +286,6 @@ def test_rows_of_deep_paths_are_compared_by_their_last_folders() -> None:
         ("/data/upload/1/1111aaaa-kept.mp4", ["1111aaaa-kept.mp4"]),
     ],
 )
-def test_ids_and_names_of_uploads_find_their_files(row: str, found: list[str]) -> None:
+def test_ids_and_names_of_uploads_find_their_files(row: str, files: list[str]) -> None:
     names = "clips/video0.mp4 video0.txt two.avi two.mp4 clips/a.b.webm notes.txt top.mp4 1111aaaa-kept.mp4 kept.mp4"
-    assert FileMatcher(names.split()).find(row) == found
+    assert FileMatcher(names.split()).find(row) == files

@@ -261,8 +261,8 @@ def test_only_the_texts_of_cues_are_read_from_webvtt() -> None:
     ],
 )
 def test_markup_of_other_formats_is_removed(text: str, expected: str | None) -> None:
-    found = [words for _, _, words in read(f"1\n{TIME}\n{text}\n")]
-    assert found == ([] if expected is None else [expected])
+    texts = [words for _, _, words in read(f"1\n{TIME}\n{text}\n")]
+    assert texts == ([] if expected is None else [expected])
 
 
 @pytest.mark.parametrize(
