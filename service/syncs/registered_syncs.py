@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
-from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec, VideoSpec
+from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec
 from cinestrata_schemas.uri_redaction import redact_uri
 from cinestrata_schemas.videos import VideoSummary
 from index.arrays import batches
@@ -103,13 +103,10 @@ def list_syncs() -> list[SyncDetails]:
 
 
 def remove_sync(name_or_id: str) -> None:
-    """Remove a sync. Its domain and videos stay; a run in progress ends at its next step.
+    """Remove a sync. Its domain and videos stay; a run in progress ends at its next step; raise NotFound.
 
     Args:
         name_or_id: ID of the sync, or name or slug of its domain; IDs take precedence.
-
-    Raises:
-        NotFound: The sync does not exist.
     """
     text = name_or_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()  # PostgreSQL refuses others
     with session_scope(write=True) as session:
@@ -288,7 +285,8 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     for target, videos in plan.sent_by_domain(followed, domains[-1].id).items():
         for batch in batches(videos, MAX_APPENDED):
             run.renew()
-            _append(target, source.place(batch))
+            append_spec = _checked(AppendSpec, videos=source.place(batch))
+            commands.append_videos(target, append_spec, caller="sync")
     library.edit_texts(plan, run.lease.tick)
     library.record(domain.id, source, plan, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
@@ -357,10 +355,6 @@ def _find_domain(run: SyncRun) -> TaskDetails | None:
     if run.sync.task_id is not None:
         raise Conflict(f"The domain {run.sync.name!r} was deleted. Remove the sync, or register it again.")
     return None
-
-
-def _append(domain: str, videos: list[VideoSpec]) -> None:
-    commands.append_videos(domain, _checked(AppendSpec, videos=videos), caller="sync")
 
 
 def _checked(kind: type[Spec], **fields: Any) -> Spec:

@@ -114,11 +114,7 @@ def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[Vid
 
 
 def remote_files(listing: RemoteVideos) -> SourceFiles:
-    """List the video files in a remote folder. Syncs compare their versions, not their contents.
-
-    Raises:
-        InvalidInput: The source cannot be listed, all videos are left out, or a video has an ID.
-    """
+    """List the video files in a remote folder. Syncs compare their versions, not their contents; raise InvalidInput."""
     base, files = listing.base, listing.files
     if files is None:
         message = f"{base.shown} is on a web server, which can't be listed."

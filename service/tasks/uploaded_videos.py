@@ -196,13 +196,10 @@ def renew_uploads() -> list[str]:
 
 
 def find_unstored_uploads() -> list[str]:
-    """Find the folders of unpacked files whose task is not stored.
+    """Find the folders of unpacked files whose task is not stored; raise Unavailable.
 
     Folders whose task has a shard in the index are left out, and so are those with files that another task's video
     uses, even if their own task's row is gone.
-
-    Raises:
-        Unavailable: The catalog or the index cannot be read.
     """
     uploads = _list_uploads()
     with session_scope() as session:

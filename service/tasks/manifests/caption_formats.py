@@ -49,11 +49,7 @@ class CaptionFormat:
 
 
 def recognize(value: Any, location: str) -> CaptionFormat:
-    """Recognize the format of a JSON document, or of the first object in JSON lines.
-
-    Raises:
-        InvalidInput: No format has these keys; the error names them and the nearest format.
-    """
+    """Recognize the format of a JSON document, or of the first object in JSON lines; raise InvalidInput."""
     if value == {}:
         return _EMPTY
     layouts = _keys_by_layout(value)

@@ -268,12 +268,9 @@ def explain_error(path: str, error: Exception) -> FieldError:
 
 
 def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
-    """Add the captions, transcript and metadata from a video's sidecar files.
+    """Add the captions, transcript and metadata from a video's sidecar files; raise InvalidInput.
 
     Lines in a ``.txt`` file are kept as they are. Other captions are cut to their maximum length.
-
-    Raises:
-        InvalidInput: A sidecar file is invalid; the error names the file.
     """
     stem = sidecar_stem(uri)
     captions: dict[str, None] = {}
@@ -307,13 +304,10 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
 
 
 def add_subtitles(row: VideoSpec, path: str, files: SideFiles) -> VideoSpec:
-    """Add a transcript from side files to a table's video, unless the table gives one.
+    """Add a transcript from side files to a table's video, unless the table gives one; raise InvalidInput.
 
     Args:
         path: Path of the file. A remote source's URI has no sidecar files.
-
-    Raises:
-        InvalidInput: The transcript is invalid.
     """
     if row.transcript or is_source_uri(path):
         return row

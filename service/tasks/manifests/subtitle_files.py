@@ -58,13 +58,10 @@ def read_subtitles(text: str, name: str) -> Iterator[Cue]:
 
 
 def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
-    """Build cues from timed texts, except those without a valid start.
+    """Build cues from timed texts, except those without a valid start; raise InvalidInput.
 
     Texts have no markup, and begin with the speaker's name if the file gives it. A line that repeats the end of the
     previous cue, as in scrolling subtitles, is dropped.
-
-    Raises:
-        InvalidInput: There are too many cues or characters, or no time is valid.
     """
     last = ""
     invalid = valid = cues = chars = 0

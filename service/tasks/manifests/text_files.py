@@ -183,13 +183,10 @@ def check_encoding(encoding: str) -> None:
 
 
 def parse_json(text: str, name: str, line: int | None = None) -> Any:
-    """Parse a JSON value.
+    """Parse a JSON value; raise InvalidInput.
 
     Args:
         line: Line number of the value; None if the text is the whole file.
-
-    Raises:
-        InvalidInput: The text is not JSON, an object has a duplicate key, or values are nested too deep.
     """
     kind = "file" if line is None else "line"
     location = name if line is None else f"{name}:{line}"

@@ -63,11 +63,7 @@ def has_files(names: Iterable[str]) -> bool:
 
 
 def map_columns(names: Sequence[str], location: str) -> list[str]:
-    """Map columns to fields. Metadata columns keep their names; unnamed columns are empty.
-
-    Raises:
-        InvalidInput: There is no file column, or two columns have the same meaning.
-    """
+    """Map columns to fields. Metadata columns keep their names; unnamed columns are empty; raise InvalidInput."""
     keys = [name.strip().lower() for name in names]
     meanings = dict(_FIELDS)
     for columns, others, field in (
@@ -116,13 +112,10 @@ def object_fields(fields: Any, location: str) -> Any:
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> dict[str, Any]:
-    """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty.
+    """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty; raise InvalidInput.
 
     Args:
         cells: Captions in one cell are separated by ``|``.
-
-    Raises:
-        InvalidInput: A cell has no named column.
     """
     values: dict[str, Any] = {
         field: value

@@ -325,10 +325,11 @@ def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folde
     assert summary(again) == (0, 0, 0, 0, 3)
 
 
-def test_given_ids_are_refused_by_name(folder: Path) -> None:
-    with pytest.raises(InvalidInput) as named:
+def test_given_ids_and_source_without_a_usable_file_are_refused(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match="'mine'"):
         list_source_files(folder, VideoSpec(uri="a.mp4", id="mine"))
-    assert "'mine'" in named.value.errors[0].message
+    with pytest.raises(InvalidInput, match=r"No file .* gone\.mp4: The file does not exist"):
+        list_source_files(folder, "gone.mp4")
 
 
 def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Path) -> None:
@@ -356,20 +357,11 @@ def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Pa
     }
 
 
-def test_folder_that_cannot_be_read_keeps_its_videos(folder: Path) -> None:
+def test_folder_or_file_that_cannot_be_read_keeps_its_videos(folder: Path) -> None:
     domain = followed(folder)
     listed = list_source_files(folder, "a.mp4")
     listed.left_out["inner"] = "The folder cannot be read."
     assert plan_sync(listed, domain).vanished == []
-
-
-def test_source_without_a_usable_file_is_refused(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"No file .* gone\.mp4: The file does not exist"):
-        list_source_files(folder, "gone.mp4")
-
-
-def test_file_whose_content_cannot_be_read_keeps_its_video(folder: Path) -> None:
-    domain = followed(folder)
 
     def refuse() -> str:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -34,27 +34,23 @@ def _claimed(task_id: str) -> lifecycle.Claim:
     return claim
 
 
-def test_only_the_first_unfinished_task_is_learned(catalog: Settings, post_probed: Post) -> None:
-    first, second = post_probed("first"), post_probed("second")
+def test_only_the_first_unfinished_task_is_learned(catalog: Settings, post: Post, post_probed: Post) -> None:
+    """A task that is not probed yet blocks the later ones, and a duplicate message has no effect."""
+    first, second, unprobed, last = (
+        post_probed("first"),
+        post_probed("second"),
+        post("third"),
+        post_probed("last"),
+    )
     assert lifecycle.claim_training(second.id, "b") is None
     claim = _claimed(first.id)
-    assert lifecycle.claim_training(second.id, "b") is None
+    for task in (first.id, second.id, "tsk_unknown"):
+        assert lifecycle.claim_training(task, "b") is None
+    assert lifecycle.claim_probing(first.id, "b") is None
     claim.fail("no good")
-    assert lifecycle.claim_training(second.id, "b") is not None
-
-
-def test_unprobed_task_blocks_later_tasks(sqlite_catalog: Settings, post: Post, post_probed: Post) -> None:
-    slow, quick = post("slow"), post_probed("quick")
-    assert lifecycle.claim_training(slow.id, "a") is None
-    assert lifecycle.claim_training(quick.id, "a") is None
-
-
-def test_duplicate_message_has_no_effect(sqlite_catalog: Settings, post_probed: Post) -> None:
-    view = post_probed()
-    assert lifecycle.claim_training(view.id, "a") is not None
-    assert lifecycle.claim_training(view.id, "b") is None
-    assert lifecycle.claim_training("tsk_unknown", "b") is None
-    assert lifecycle.claim_probing(view.id, "b") is None
+    _claimed(second.id).fail("no good")
+    for task in (unprobed.id, last.id):
+        assert lifecycle.claim_training(task, "b") is None
 
 
 def _race_in_process(task_ids: list[str], results: multiprocessing.Queue[tuple[str, int]]) -> None:
@@ -127,15 +123,8 @@ def test_fencing_token_excludes_the_previous_owner(
             write()
     fresh.advance("training")
     assert _row(view.id).state == "training"
-
-
-def test_expired_lease_without_a_new_owner_can_be_used(
-    catalog: Settings, post_probed: Post, expire: Callable
-) -> None:
-    view = post_probed()
-    claim = _claimed(view.id)
     expire(view.id)
-    claim.progress("training", 0.5)
+    fresh.progress("training", 0.5)  # the lease has no new owner yet
     assert _row(view.id).progress["fraction"] == 0.5
 
 
@@ -201,7 +190,7 @@ class TestEndings:
         cancelled = commands.get_task(task_id)
         assert (cancelled.state, cancelled.cancel_requested) == ("cancelled", False)
 
-    def test_stopping_worker_releases_the_task(self, task_id: str) -> None:
+    def test_stopping_worker_signal_and_outage_release_the_task(self, task_id: str) -> None:
         with _claimed(task_id) as claim:
             leases.stopping.set()
             claim.tick()
@@ -209,15 +198,10 @@ class TestEndings:
         row = _row(task_id)
         assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
         leases.stopping.clear()
-        assert lifecycle.claim_training(task_id, "again") is not None
-
-    def test_signal_releases_the_task_and_propagates(self, task_id: str) -> None:
         with pytest.raises(KeyboardInterrupt), _claimed(task_id):
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # a signal propagates
         assert (_row(task_id).attempts, _row(task_id).lease_owner) == (0, None)
-
-    def test_unavailable_dependency_counts_as_an_attempt(self, task_id: str) -> None:
-        with _claimed(task_id):
+        with _claimed(task_id):  # counts as an attempt
             raise Unavailable("the index is away")
         assert (_row(task_id).attempts, _row(task_id).state) == (1, "probing")
 

@@ -259,7 +259,7 @@ def test_video_that_is_an_error_is_rejected_by_name_and_the_others_are_kept(
     monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
     view = probe(task.id)
     assert (view.progress.stage, view.counts.accepted) == ("waiting", 3 * CHUNK - 1)
-    assert [(found.uri, "(a bug) in 2 attempts" in found.reason) for found in view.rejected] == [
+    assert [(each.uri, "(a bug) in 2 attempts" in each.reason) for each in view.rejected] == [
         ("birds/5.mp4", True)
     ]
 
@@ -289,7 +289,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
         probing.probe(claim)
     view = commands.get_task(task.id)
     assert view.counts.accepted == CHUNK - 1
-    assert [(found.uri, found.reason.partition(" in ")[0]) for found in view.rejected] == [
+    assert [(each.uri, each.reason.partition(" in ")[0]) for each in view.rejected] == [
         ("birds/1.mp4", "Decoding it killed the worker")
     ]
     assert not _videos(task.id)[1].is_rejection_final
@@ -363,7 +363,9 @@ def test_cancellation_ends_the_chunks_of_all_workers(catalog: Settings, post: Po
         assert session.scalars(select(Chunk)).all() == []
 
 
-def test_expired_chunk_belongs_to_the_next_worker(catalog: Settings, post: Post) -> None:
+def test_chunk_of_an_expired_lease_or_ended_process_belongs_to_the_next_worker(
+    catalog: Settings, post: Post
+) -> None:
     task = post(videos=CHUNK)
     _plan(task.id)
     dead = _claim_chunk(task.id, "dead")
@@ -376,14 +378,11 @@ def test_expired_chunk_belongs_to_the_next_worker(catalog: Settings, post: Post)
     with chunk.transaction() as session:
         chunk.complete(session)
     assert lifecycle.read_totals(task.id, "probing").unfinished == 0
-
-
-def test_ended_process_releases_its_chunks(sqlite_catalog: Settings, post: Post) -> None:
-    task = post(videos=CHUNK)
-    _plan(task.id)
-    _claim_chunk(task.id, celery_worker.worker_name())
-    release_leases(os.getpid())
-    _claim_chunk(task.id, "next")
+    other = post("other", videos=CHUNK)
+    _plan(other.id)
+    _claim_chunk(other.id, celery_worker.worker_name())
+    release_leases(os.getpid())  # the process has ended
+    _claim_chunk(other.id, "next")
 
 
 def test_free_chunks_of_a_claimed_task_get_a_message(with_broker: redis.Redis, post: Post) -> None:
