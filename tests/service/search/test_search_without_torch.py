@@ -27,10 +27,10 @@ _SEARCH = dedent("""
     engine.snapshots.refresh()
     queries = [SearchQuery(q=text, k=3) for text in json.loads(sys.argv[1])]
     responses = engine.search_many(queries)
-    found = [[result.video_id for result in response.results] for response in responses]
+    together = [[result.video_id for result in response.results] for response in responses]
     alone = [[result.video_id for result in engine.search(query.q, 3).results] for query in queries]
     heavy = [name for name in ("torch", "transformers", "open_clip", "torchvision", "timm") if name in sys.modules]
-    print(json.dumps({"found": found, "alone": alone, "heavy": heavy}))
+    print(json.dumps({"together": together, "alone": alone, "heavy": heavy}))
 """)
 
 
@@ -61,5 +61,5 @@ def test_searches_on_the_default_backbone_import_no_torch(texts: list[str]) -> N
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert report["heavy"] == []
-    assert [len(ids) for ids in report["found"]] == [3] * len(texts)
-    assert report["found"] == report["alone"]
+    assert [len(ids) for ids in report["together"]] == [3] * len(texts)
+    assert report["together"] == report["alone"]
