@@ -95,14 +95,9 @@ def _domain_captions(domain: str, ids: Ids, splits: Sequence[str], append: str |
         .limit(_MAX_ROWS)
     )
     with session_scope() as session:
-        rows = session.execute(query).all()
-    stored = np.isin(np.array([vector_id for vector_id, _ in rows], np.int64), ids).tolist()
-    captioned = [
-        Query(captions[0], vector_id)
-        for (vector_id, captions), is_stored in zip(rows, stored, strict=True)
-        if is_stored and captions
-    ]
-    return captioned[:_MAX_CAPTIONS]
+        captioned = [Query(captions[0], video) for video, captions in session.execute(query) if captions]
+    is_stored = np.isin(np.array([each.vector_id for each in captioned], np.int64), ids)
+    return [captioned[row] for row in np.flatnonzero(is_stored)[:_MAX_CAPTIONS]]
 
 
 _SAME_VECTOR = 0.99  # minimum cosine between two embeddings of a video, perhaps on different machines
@@ -165,11 +160,8 @@ def process_append(claim: Claim) -> None:
             before_replace=publication.require_lock,
         )
         entries = manifest.segments(domain)
-        publication.complete(
-            vectors=sum(entry.count for entry in entries),
-            size=sum(entry.bytes for entry in entries),
-            drift=measured.drift,
-        )
+        count, size = sum(entry.count for entry in entries), sum(entry.bytes for entry in entries)
+        publication.complete(vectors=count, size=size, drift=measured.drift)
     _compact(library, domain)
     clean_up(task)
 

@@ -135,8 +135,13 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         report=report_training,
         processes=settings().training_processes,
     )
-    if trained:
-        _log_small_domain(claim, task)
+    count = sum(bool(clip.captions) for clip in task.train)
+    if trained and count < _SMALL_DOMAIN:
+        videos = "1 captioned video" if count == 1 else f"{count} captioned videos"
+        claim.log(
+            f"Learned from {videos}; in so small a domain, videos are found mainly by the words of these captions and "
+            "by the backbone. More captioned videos improve the search."
+        )
     if method.micro_batch:
         claim.log(
             f"Memory was too small for whole batches, so training used parts of {method.micro_batch} videos, with the "
@@ -186,17 +191,6 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     publish_task(claim, library, task, written, recalls, trained=trained)
 
 
-def _log_small_domain(claim: Claim, task: TaskData) -> None:
-    """Warn in the task's log if it has few captioned training videos."""
-    count = sum(bool(clip.captions) for clip in task.train)
-    if count < _SMALL_DOMAIN:
-        videos = "1 captioned video" if count == 1 else f"{count} captioned videos"
-        claim.log(
-            f"Learned from {videos}; in so small a domain, videos are found mainly by the words of these captions and "
-            "by the backbone. More captioned videos improve the search."
-        )
-
-
 def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
     """Complete the catalog for a task whose worker stopped after it had published the shard."""
     shard, *moments = library.manifest.segments(task.task_id)
@@ -242,7 +236,8 @@ def publish_task(
     Args:
         task: Videos of the shard; those deleted since are published as tombstones.
     """
-    state, release, shard, moments = written.state, written.release, written.shard, written.moments
+    state, release, shard = written.state, written.release, written.shard
+    parts = shard, *written.moments
     with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
@@ -251,7 +246,7 @@ def publish_task(
         library.store.publish(
             release=release,
             shards=[shard],
-            segments=moments,
+            segments=written.moments,
             deleted=[*deleted, *reassignment.orphans],
             replaced=next(iter(reassignment.originals.items()), None),
             before_replace=publication.require_lock,
@@ -270,9 +265,9 @@ def publish_task(
                 id=shard.id,
                 release_id=shard.release,
                 fingerprint=shard.fingerprint,
-                count=sum(part.count for part in (shard, *moments)),
+                count=sum(part.count for part in parts),
                 dim=shard.dim,
-                bytes=sum(part.bytes for part in (shard, *moments)),
+                bytes=sum(part.bytes for part in parts),
             ),
             recalls=recalls,
             trained=trained,

@@ -11,7 +11,14 @@ from torch.nn import functional as F
 from models.adapters.tame import NO_EXPERT, ROUTED
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
-from tests.trainer.methods.method_driver import TEXTS, create_method, index_task, learn_steps, random_frames
+from tests.trainer.methods.method_driver import (
+    TEXTS,
+    create_method,
+    index_task,
+    learn_steps,
+    random_frames,
+    run_steps,
+)
 from trainer.methods import Method
 from trainer.methods.base import cross_task_loss, in_task_loss
 
@@ -40,7 +47,7 @@ def test_equation_9(backbone: Backbone) -> None:
         torch.testing.assert_close(method.loss(frames, TEXTS, None), in_task, atol=1e-4, rtol=1e-4)
 
 
-def test_first_task_trains_one_expert_and_second_task_copies_it(backbone: Backbone) -> None:
+def test_second_task_copies_the_first_expert_and_a_bare_task_the_newest_prototype(backbone: Backbone) -> None:
     method = create_method("ffa_tame", backbone)
     learn_steps(method, "one", [1, 1])
     b = method.tame.b
@@ -50,9 +57,15 @@ def test_first_task_trains_one_expert_and_second_task_copies_it(backbone: Backbo
     assert method.tame.task_experts == [0, ROUTED]
     assert torch.equal(b[:, :, 1], b[:, :, 0])
     assert method.tame.router.requires_grad
+    run_steps(method, [2])
+    method.end_task()
+    method.record_task("two", "two", TEXTS)
+    index_task(method, "bare")
+    assert method.tame.task_experts == [0, ROUTED, ROUTED]
+    assert torch.equal(method.tame.prototypes[2], method.tame.prototypes[1])
 
 
-def test_without_tame_the_frozen_text_tower_encodes_queries(backbone: Backbone) -> None:
+def test_without_tame_or_ffa_the_frozen_tower_encodes(backbone: Backbone) -> None:
     method = create_method("ffa_tame", backbone, tame=False)
     for seed, task in enumerate(["one", "two"]):
         learn_steps(method, task, [seed])
@@ -60,24 +73,10 @@ def test_without_tame_the_frozen_text_tower_encodes_queries(backbone: Backbone) 
     queries = encoder.encode(TEXTS, ["two"])[:, 0]
     np.testing.assert_allclose(queries, encoder.encode_with_backbone(TEXTS), atol=1e-6)
     assert any(gate.abs() > 0 for gate in method.fusion.gates())
-
-
-def test_without_ffa_the_frozen_image_tower_encodes_videos(backbone: Backbone) -> None:
     method = create_method("ffa_tame", backbone, ffa_layers=0)
     learn_steps(method, "one", [1])
-    zero_shot = create_method("zero_shot", backbone)
-    torch.testing.assert_close(
-        method.encode_videos(random_frames(1)), zero_shot.encode_videos(random_frames(1))
-    )
-
-
-def test_task_without_captions_copies_the_newest_prototype(backbone: Backbone) -> None:
-    method = create_method("ffa_tame", backbone)
-    for seed, task in enumerate(["one", "two"]):
-        learn_steps(method, task, [seed])
-    index_task(method, "bare")
-    assert method.tame.task_experts == [0, ROUTED, ROUTED]
-    assert torch.equal(method.tame.prototypes[2], method.tame.prototypes[1])
+    frames, zero_shot = random_frames(1), create_method("zero_shot", backbone)
+    torch.testing.assert_close(method.encode_videos(frames), zero_shot.encode_videos(frames))
 
 
 def test_shards_of_a_zero_shot_library_keep_the_plain_text_tower(backbone: Backbone) -> None:
