@@ -22,7 +22,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
-from service.search.clip_search import ClipSearch, mean_cosine
+from service.search.clip_search import ClipSearch
 from service.search.video_search import CaptionIndex
 
 torch.set_num_threads(1)
@@ -318,10 +318,9 @@ def test_scores_are_scaled_cosines_of_each_shards_own_encoder(
     stored_vector = vectors[shard.ids.tolist().index(video.vector_id)]
     pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
     mean = sum(pairs) / len(pairs)
-    assert mean_cosine(vectors) == pytest.approx(mean, abs=1e-5)
     for other in _videos(library[0]):
         cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ stored_vector)
-        assert scores[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
+        assert scores[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-3)
     assert [result["rank"] for result in results] == list(range(1, 25))
     assert sorted(scores.values(), reverse=True) == [result["score"] for result in results]
 
