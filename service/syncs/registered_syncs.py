@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
-from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec
+from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uri_redaction import redact_uri
 from cinestrata_schemas.videos import VideoSummary
 from index.arrays import batches
@@ -170,10 +170,7 @@ class SyncRun:
 
 
 def claim_run(sync_id: str) -> SyncRun | None:
-    """Claim a sync's run.
-
-    None if it is already running, was removed, or has run since the message was sent.
-    """
+    """Claim a sync's run; None if it is running, was removed, or has run since the message was sent."""
     with session_scope(write=True) as session:
         at = now(session)
         row = session.get(Sync, sync_id, with_for_update=True)
@@ -285,8 +282,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     for target, videos in plan.sent_by_domain(followed, domains[-1].id).items():
         for batch in batches(videos, MAX_APPENDED):
             run.renew()
-            append_spec = _checked(AppendSpec, videos=source.place(batch))
-            commands.append_videos(target, append_spec, caller="sync")
+            _append(target, source.place(batch))
     library.edit_texts(plan, run.lease.tick)
     library.record(domain.id, source, plan, is_sent=True)
     is_busy = any(task.into in followed.published and task.state not in FINAL_STATES for task in tasks)
@@ -355,6 +351,10 @@ def _find_domain(run: SyncRun) -> TaskDetails | None:
     if run.sync.task_id is not None:
         raise Conflict(f"The domain {run.sync.name!r} was deleted. Remove the sync, or register it again.")
     return None
+
+
+def _append(domain: str, videos: list[VideoSpec]) -> None:  # a kill point of the chaos runs
+    commands.append_videos(domain, _checked(AppendSpec, videos=videos), caller="sync")
 
 
 def _checked(kind: type[Spec], **fields: Any) -> Spec:

@@ -101,10 +101,7 @@ def _resolve(source: str) -> Path:
 
 
 def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
-    """Complete videos' paths to those below the media root.
-
-    A file outside keeps its absolute path, and is refused.
-    """
+    """Complete videos' paths to those below the media root; a file outside keeps its path, and is refused."""
     root = settings().media_root.resolve()
     paths = ((video, (base / video.uri).resolve()) for video in videos)
     return [

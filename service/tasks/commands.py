@@ -76,13 +76,10 @@ def append_videos(
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
-    """Check that a task with these videos could be stored now, and get the name of its domain.
+    """Check that a task with these videos could be stored now, and get its domain's name; errors as for storing it.
 
     Args:
         name: Name of a new domain; None skips its check. Ignored with ``target_id``, the task of an existing one.
-
-    Raises:
-        NotFound, Conflict: As for :func:`create_task` and :func:`append_videos`.
     """
     with session_scope() as session:
         if target_id is not None:

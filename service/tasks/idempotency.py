@@ -79,13 +79,10 @@ class TaskRequest:
             return outcome
 
     def reserve(self, body_hash: str) -> dict[str, Any] | Lease:
-        """Reserve the key.
+        """Reserve the key; errors as for :meth:`create_once`.
 
         Returns:
             The stored response if the same request ran before; otherwise the lease under which it must run now.
-
-        Raises:
-            InvalidInput, IdempotencyMismatch, IdempotencyInFlight: As for :meth:`create_once`.
         """
         key = self.key or ""
         if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):

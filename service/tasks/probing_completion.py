@@ -44,9 +44,8 @@ def complete_probing(claim: Claim) -> None:
         counts = count_task_videos(session, claim.task.id)
         lock_owned_task(session, claim.task.id, claim.token).counts = counts  # a failed task also keeps them
         count = select(func.count()).where(Video.task_id == claim.task.id)
-        is_uploaded = bool(
-            session.scalar(count.where(is_removed_upload()))
-        )  # a retry does not read them again
+        # A retry does not read removed uploads again.
+        is_uploaded = bool(session.scalar(count.where(is_removed_upload())))
         is_copy = Video.reason.startswith(SAME_CONTENT, autoescape=True)
         copies = session.scalar(count.where(Video.status == "rejected", is_copy))
     total, accepted = counts["videos"], counts["accepted"]
@@ -107,9 +106,8 @@ def _reject_copies(claim: Claim) -> None:
             rows = session.execute(accepted.order_by(Video.vector_id.desc()))
             originals = {digest: uri for digest, uri in rows}
             for video in videos:
-                original = redact_uri(originals[video.content_hash])
-                reason, content = SAME_CONTENT + original, video.content_hash
-                reject(session, video, reason, is_final=True, content_hash=content)
+                reason = SAME_CONTENT + redact_uri(originals[video.content_hash])
+                reject(session, video, reason, is_final=True, content_hash=video.content_hash)
                 library_files.thumbnail_path(video.id).unlink(missing_ok=True)
 
 
@@ -257,8 +255,7 @@ def assign_splits(
             held_out = "cross_fitted" if is_folded else "derived"
             free = free[count:]
     if "val" not in given:
-        count = min(
-            int(calibration_share * len(captioned)), max(0, len(free) - 1)
-        )  # one is left for training
+        # One is left for training.
+        count = min(int(calibration_share * len(captioned)), max(0, len(free) - 1))
         splits |= dict.fromkeys(free[:count], "val")
     return splits, held_out

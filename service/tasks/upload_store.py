@@ -153,11 +153,7 @@ def available_bytes() -> int:
 
 
 def sweep_incoming() -> list[str]:
-    """Delete uploads that received nothing for ``EXPIRES_AFTER``, and what deleted uploads left behind.
-
-    Returns:
-        IDs of the deleted uploads.
-    """
+    """Delete uploads without a new byte for ``EXPIRES_AFTER``, and what deleted ones left; returns their IDs."""
     expired_before = time.time() - EXPIRES_AFTER.total_seconds()
     files: dict[str, list[os.DirEntry[str]]] = {}
     for entry in os.scandir(_folder()):

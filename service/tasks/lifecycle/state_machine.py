@@ -161,11 +161,9 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
     Args:
         published: Whether the manifest lists a shard of the task.
     """
-    continuation = (
-        "the shard is published, and the task will be finished"
-        if published
-        else "the task continues from its last checkpoint"
-    )
+    continuation = "the task continues from its last checkpoint"
+    if published:
+        continuation = "the shard is published, and the task will be finished"
     record(session, task_id, "log", {"message": f"Lost its worker ({owner}); {continuation}."})
 
 
@@ -213,9 +211,8 @@ def postpone(
         claimed_progress: The task's progress when it was claimed.
     """
     finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
-    outages = 1 + (
-        int(claimed_progress.get("outages") or 0) if claimed_progress.get("done") == finished else 0
-    )
+    is_stuck = claimed_progress.get("done") == finished  # no video since the claim
+    outages = 1 + (int(claimed_progress.get("outages") or 0) if is_stuck else 0)
     if outages > MAX_OUTAGES:
         set_state(
             session,
@@ -289,12 +286,9 @@ def reconcile() -> ReconcileReport:
 
 
 def send_due() -> tuple[str, ...]:
-    """Send a message for every task that waits for a worker, unless the queue already holds messages.
+    """Send a message for every task that waits for a worker, unless the queue holds some; returns the tasks' IDs.
 
     A queued message starts a worker anyway; more would only make the queue grow while no worker runs.
-
-    Returns:
-        IDs of the tasks for which a message was sent.
     """
     with session_scope() as session:
         at = now(session)

@@ -145,9 +145,8 @@ class SideFileNames:
 
     def __init__(self, paths: Iterable[str]) -> None:
         included = {path for path in paths if find_omission(path) is None}
-        self._paths = included - {
-            f"{path[:-4]}.sub" for path in included if path.endswith(".idx")
-        }  # pictures of DVDs
+        pictures = {f"{path[:-4]}.sub" for path in included if path.endswith(".idx")}  # of DVDs
+        self._paths = included - pictures
         self._videos = set(filter(is_video_name, included))
         self._stems = {path: sidecar_stem(path) for path in self._videos}
         self._stems |= {stem: stem for stem in self._stems.values()}
@@ -253,8 +252,7 @@ class SideFiles:
             raise InvalidInput.at(path, message, "Shorten or remove it.")
         text, detected = decode_text(raw, path, self.encoding)
         if detected:
-            note = f"is not UTF-8, and was read as {detected}; --encoding names another encoding"
-            self.notes[path] = note
+            self.notes[path] = f"is not UTF-8, and was read as {detected}; --encoding names another encoding"
         return text
 
 

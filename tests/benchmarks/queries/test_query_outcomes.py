@@ -44,12 +44,9 @@ def test_hidden_videos_have_no_text_at_all(query_folder: Path, tmp_path: Path) -
         assert all((tmp_path / "media" / video.uri).is_file() for video in videos)
 
 
-def test_names_and_metadata_are_stored_on_request(query_folder: Path, tmp_path: Path) -> None:
-    (_, *_, last) = read_domains([query_folder], tmp_path / "media", names=True)["disks"]
+def test_names_are_stored_on_request_and_a_copy_is_left_out(query_folder: Path, tmp_path: Path) -> None:
+    (_, *_, last) = read_domains([query_folder], tmp_path / "named", names=True)["disks"]
     assert stored_text(last, with_names=True) == "red-2 dim"
-
-
-def test_a_copy_is_left_out_as_the_service_rejects_it(query_folder: Path, tmp_path: Path) -> None:
     folder = query_folder / "disks"
     (folder / "red-0.mp4").write_bytes((folder / "blue-0.mp4").read_bytes())
     library = read_domains([query_folder], tmp_path / "media")
@@ -78,13 +75,10 @@ def test_variants_of_a_library(query_folder: Path, tmp_path: Path) -> None:
     remaining, left_out = leave_out(library, 0)
     assert len(remaining) == len(left_out) == 1
     assert {**remaining, **left_out} == library
-
-
-def test_selected_domains(query_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="at least two domains"):
-        read_domains([query_folder], tmp_path / "media", only=["disks"])
+        read_domains([query_folder], tmp_path / "selected", only=["disks"])
     with pytest.raises(ProtocolError, match=r"no domain circles; known: disks, stripes"):
-        read_domains([query_folder], tmp_path / "media", excluded=["circles"])
+        read_domains([query_folder], tmp_path / "excluded", excluded=["circles"])
 
 
 VIDEOS = [

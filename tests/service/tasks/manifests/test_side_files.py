@@ -301,9 +301,6 @@ def test_other_formats_are_told_apart_by_content() -> None:
     assert read(TTML) == [*HUMS, (3, 4.5, "then, it {x} stops & ends")]
     old = TTML.replace("http://www.w3.org/ns/ttml", "http://www.w3.org/2006/10/ttaf1")
     assert read(old) == read(TTML)
-
-
-def test_frames_are_counted_at_the_stated_rate() -> None:
     assert read("{1}{1}25\n" + FRAMES) == [*HUMS, (3, 4, "then, it stops")]
     with pytest.raises(InvalidInput, match=r"clip\.srt: It counts frames, but does not say"):
         read(FRAMES)
