@@ -89,8 +89,7 @@ def send_due_jobs() -> int:
     with session_scope() as session:
         due = session.scalars(
             select(MaintenanceJob.id).where(
-                MaintenanceJob.state.in_(UNFINISHED),
-                ~is_leased("job", MaintenanceJob.id, now(session)),
+                MaintenanceJob.state.in_(UNFINISHED), ~is_leased("job", MaintenanceJob.id, now(session))
             )
         ).all()
     if not due or broker.queue_length(broker.CPU_QUEUE) != 0:

@@ -124,10 +124,7 @@ def measure_searches(plan: GpuPlan) -> Figures:
     texts = [query.text for query in library.queries[: plan.searches]]
     compared = library.queries[plan.searches :]
     cpu, device = compare_latency(
-        lambda text: on_cpu.search(text, K),
-        lambda text: on_device.search(text, K),
-        texts,
-        _ROUNDS,
+        lambda text: on_cpu.search(text, K), lambda text: on_device.search(text, K), texts, _ROUNDS
     )
     answers = [
         [{result.video_id for result in engine.search(query.text, K).results} for query in compared]

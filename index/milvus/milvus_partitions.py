@@ -175,13 +175,7 @@ class MilvusPartitions:
             client.upsert(collection, rows, partition_name=partition)
 
     def search(
-        self,
-        collection: str,
-        partition: str,
-        queries: Vectors,
-        limit: int,
-        expression: str,
-        consistency: str,
+        self, collection: str, partition: str, queries: Vectors, limit: int, expression: str, consistency: str
     ) -> list[tuple[Ids, Scores]]:
         """Find each query's best rows in a partition, best first: IDs and scores.
 

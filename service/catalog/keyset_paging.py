@@ -91,10 +91,7 @@ def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> C
     (column,), value = first, values[0]
     if value is None:
         return and_(column.is_(None), after_unique)
-    after = or_(
-        column < value if descending else column > value,
-        and_(column == value, after_unique),
-    )
+    after = or_(column < value if descending else column > value, and_(column == value, after_unique))
     return or_(after, column.is_(None)) if _is_nullable(column) else after
 
 

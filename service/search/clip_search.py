@@ -89,11 +89,7 @@ class ClipSearch:
             self._decoder.close()
 
     def search(
-        self,
-        snapshot: SearchSnapshot,
-        upload: BinaryIO,
-        query: SearchQuery,
-        captions: int | None,
+        self, snapshot: SearchSnapshot, upload: BinaryIO, query: SearchQuery, captions: int | None
     ) -> ClipSearchResponse:
         """Find the videos most similar to a clip.
 

@@ -62,10 +62,7 @@ class SearchEngine:
         words = LibraryWords(self.catalog_reads)
         self.snapshots = SnapshotManager(self.settings, self.catalog_reads, words)
         self.scheduler: BatchScheduler[SearchRequest, SearchResponse] = BatchScheduler(
-            self._answer_batch,
-            max_batch=MAX_BATCH,
-            lanes=LANES,
-            max_wait=self.settings.max_wait_seconds,
+            self._answer_batch, max_batch=MAX_BATCH, lanes=LANES, max_wait=self.settings.max_wait_seconds
         )
         self.admission = AdmissionControl(request_limits.MAX_WAITING_TEXTS)
         self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids)
@@ -133,9 +130,7 @@ class SearchEngine:
         """
         if not 1 <= len(queries) <= MAX_BATCH_QUERIES:
             raise InvalidInput.at(
-                "queries",
-                f"The batch has {len(queries)} queries.",
-                f"Send 1 to {MAX_BATCH_QUERIES} queries.",
+                "queries", f"The batch has {len(queries)} queries.", f"Send 1 to {MAX_BATCH_QUERIES} queries."
             )
         return self._answer(parse_requests(queries, self.settings, is_batch=True))
 

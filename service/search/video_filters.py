@@ -22,12 +22,7 @@ from cinestrata_schemas.search import Facet, FacetValue, SearchQuery
 from index.arrays import Ids
 from service.core.errors import InvalidInput, Unavailable
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_metadata_cache import (
-    MetadataColumn,
-    TypedValue,
-    VideoMetadata,
-    VideoMetadataCache,
-)
+from service.search.video_metadata_cache import MetadataColumn, TypedValue, VideoMetadata, VideoMetadataCache
 
 _MAX_CONDITIONS = 16  # per filter
 _MAX_VALUES = 64  # per list of values

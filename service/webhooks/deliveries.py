@@ -86,9 +86,7 @@ def send_next(webhook_id: str, lease: Lease) -> Answer | None:
         oldest = session.scalar(
             select(Delivery.id)
             .where(
-                Delivery.webhook_id == webhook_id,
-                Delivery.state == "pending",
-                Delivery.next_attempt_at <= at,
+                Delivery.webhook_id == webhook_id, Delivery.state == "pending", Delivery.next_attempt_at <= at
             )
             .order_by(Delivery.id)
             .limit(1)

@@ -80,10 +80,7 @@ URL = "http://127.0.0.1:9"
 )
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_error_of_a_request_is_a_sentence_with_a_hint(
-    answers: Answers,
-    response: httpx.Response | Exception,
-    shown: list[str],
-    options: list[str],
+    answers: Answers, response: httpx.Response | Exception, shown: list[str], options: list[str]
 ) -> None:
     def respond(_: httpx.Request) -> httpx.Response:
         if isinstance(response, Exception):

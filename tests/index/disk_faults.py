@@ -17,9 +17,7 @@ class Crash(BaseException):
 
 @contextmanager
 def fail_at(
-    number: int | None,
-    error: Callable[[], BaseException] = Crash,
-    names: Sequence[str] = DISK_CALLS,
+    number: int | None, error: Callable[[], BaseException] = Crash, names: Sequence[str] = DISK_CALLS
 ) -> Iterator[list[str]]:
     """Raise an error in one call to ``os``, counted from 1, and yield the list of calls.
 

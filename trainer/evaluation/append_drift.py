@@ -19,14 +19,7 @@ from cinestrata_schemas.tasks import Drift
 from index.arrays import Floats, Vectors, batches
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import MeasuredFold
-from trainer.evaluation.gallery import (
-    FoldShard,
-    Query,
-    RankCount,
-    ShardVectors,
-    WholeVideoShard,
-    recall_at,
-)
+from trainer.evaluation.gallery import FoldShard, Query, RankCount, ShardVectors, WholeVideoShard, recall_at
 
 DRIFT_MARGIN = 0.1  # loss of recall at which a new domain is recommended
 _DEPTHS = (1, 5, 10)

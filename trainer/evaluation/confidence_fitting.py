@@ -177,11 +177,7 @@ _MAX_ITERATIONS = 100  # Newton's method converges much sooner
 
 
 def fit_logistic(
-    features: Floats,
-    labels: npt.NDArray[np.bool_],
-    counts: Floats,
-    nonnegative: int,
-    ridge: float = 1e-3,
+    features: Floats, labels: npt.NDArray[np.bool_], counts: Floats, nonnegative: int, ridge: float = 1e-3
 ) -> tuple[Floats, float]:
     """Fit a logistic regression whose first ``nonnegative`` weights are not negative.
 

@@ -264,9 +264,7 @@ def test_structure_is_recorded_in_manifest_and_description(
     assert audit(store).problems == []
 
 
-def test_altered_structure_degrades_shard(
-    large: tuple[ShardStore, SegmentEntry],
-) -> None:
+def test_altered_structure_degrades_shard(large: tuple[ShardStore, SegmentEntry]) -> None:
     store, entry = large
     path = store.shard_folder(entry.id) / "search.faiss"
     whole = path.read_bytes()

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.routing.router import (
-    COSINE_LIMIT,
-    Router,
-    can_reach_score,
-    log_weights,
-    summarize_evidence,
-)
+from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_weights, summarize_evidence
 from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
 
 

@@ -315,8 +315,7 @@ def test_number_and_length_of_texts_are_limited() -> None:
 
 WORDS = ("dog", "cat", "a dog runs")
 feedback_changes = st.dictionaries(
-    st.integers(1, 6),
-    st.dictionaries(st.sampled_from(WORDS), st.integers(-3, 3)),
+    st.integers(1, 6), st.dictionaries(st.sampled_from(WORDS), st.integers(-3, 3))
 )
 
 

@@ -31,8 +31,7 @@ def learn(library: Library) -> None:
     library.confidence = FITTED
     for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA)):
         library.add_task(
-            name,
-            [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
+            name, [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions]
         )
 
 
@@ -103,12 +102,7 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     evidence, coverage = presence @ profiles.T, presence @ (profiles > 0).T
     fit = evidence.max() - np.log(np.exp(evidence).sum())
     scores = _visual_scores(answer.results, evidence)
-    features = [
-        scores[0],
-        evidence.max() / presence.sum(),
-        0.0,
-        coverage.max() / presence.sum(),
-    ]
+    features = [scores[0], evidence.max() / presence.sum(), 0.0, coverage.max() / presence.sum()]
     odds = np.array(features) @ np.array(ANSWER.weights) + ANSWER.bias
     assert answer.confidence == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-4)
     assert answer.matches

@@ -327,10 +327,7 @@ def _recall(task_id: str, r1: float, **more: Any) -> tuple[str, Recall]:
 
 
 def _publish(
-    task_id: str,
-    number: int,
-    *recalls: tuple[str, Recall],
-    meanwhile: Callable[[], object] = lambda: None,
+    task_id: str, number: int, *recalls: tuple[str, Recall], meanwhile: Callable[[], object] = lambda: None
 ) -> int:
     """Publish a task like a worker; ``meanwhile`` is called after the measurement."""
     store = ShardStore(settings().index_dir)

@@ -24,13 +24,7 @@ from service.core.settings import settings
 from service.storage.library_files import resolve_video_path
 from service.tasks import commands, upload_store, uploaded_videos
 from service.tasks.upload_preview import preview_upload
-from service.tasks.upload_store import (
-    Upload,
-    UploadWriter,
-    create_upload,
-    find_upload,
-    sweep_incoming,
-)
+from service.tasks.upload_store import Upload, UploadWriter, create_upload, find_upload, sweep_incoming
 from service.tasks.uploaded_videos import adopted_uploads, storable_paths
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")

@@ -18,12 +18,7 @@ from trainer.evaluation.calibration_searches import (
     remaining_captions,
     unrelated_texts,
 )
-from trainer.evaluation.confidence_fitting import (
-    calibration_error,
-    fit_answer,
-    fit_confidence,
-    fit_logistic,
-)
+from trainer.evaluation.confidence_fitting import calibration_error, fit_answer, fit_confidence, fit_logistic
 from trainer.video_embedding import MemoryShard
 
 DIM, WORDS, PRIOR = 8, 12, 0.04

@@ -52,13 +52,7 @@ def _store_append(library: Library, *, state: str = "queued") -> int:
             target_id="tsk_birds",
             created_at=datetime.now(UTC),
         )
-        video = Video(
-            id="new",
-            task_id=task.id,
-            uri="new.mp4",
-            captions=[APPENDED],
-            status="accepted",
-        )
+        video = Video(id="new", task_id=task.id, uri="new.mp4", captions=[APPENDED], status="accepted")
         session.add(task)
         session.flush()
         session.add(video)

@@ -23,9 +23,7 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip
 
 
 def test_broken_shard_is_degraded_and_other_shards_are_searched(
-    library: Library,
-    service: SearchEngine,
-    pass_retry_interval: Callable[[], None],
+    library: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"

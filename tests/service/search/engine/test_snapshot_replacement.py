@@ -99,9 +99,7 @@ def test_concurrent_searches_succeed_while_snapshots_are_replaced(
 
 
 def test_damaged_release_is_refused_and_the_current_one_stays(
-    learning: Library,
-    service: SearchEngine,
-    pass_retry_interval: Callable[[], None],
+    learning: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     service.snapshots.refresh()
     before = service.search("an owl")
@@ -153,9 +151,7 @@ def test_broken_manifest_is_refused_and_the_current_snapshot_stays(
 
 
 def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
-    library: Library,
-    service: SearchEngine,
-    pass_retry_interval: Callable[[], None],
+    library: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     manifest = library.store.manifest()
     assert manifest.release is not None
