@@ -40,21 +40,19 @@ def retype(captions: Sequence[str]) -> list[tuple[str, frozenset[str]]]:
     others = sorted({word for words in split for word in words})
     retyped = []
     for row, words in enumerate(split):
-        kept = np.ones(len(words), np.bool_)
-        if len(words) > _IN_A_ROW:
-            if row % 3 == 2:
-                start = rng.integers(len(words) - _IN_A_ROW + 1)
-                kept = (np.arange(len(words)) >= start) & (np.arange(len(words)) < start + _IN_A_ROW)
-            else:
-                share = _REPLACED if row % 3 == 0 else 1 - _KEPT
-                kept[rng.choice(len(words), max(1, round(share * len(words))), replace=False)] = False
-        replaced = row % 3 == 0
+        kind, stays = row % 3, np.ones(len(words), np.bool_)
+        if len(words) > _IN_A_ROW and kind == 2:
+            start = int(rng.integers(len(words) - _IN_A_ROW + 1))
+            stays[:start] = stays[start + _IN_A_ROW :] = False
+        elif len(words) > _IN_A_ROW:
+            share = _REPLACED if kind == 0 else 1 - _KEPT
+            stays[rng.choice(len(words), max(1, round(share * len(words))), replace=False)] = False
         typed = [
-            word if stays else str(rng.choice(others))
-            for word, stays in zip(words, kept, strict=True)
-            if stays or replaced
+            word if stays[i] else str(rng.choice(others))
+            for i, word in enumerate(words)
+            if stays[i] or kind == 0
         ]
-        retyped.append((" ".join(typed), frozenset(np.array(words, object)[kept])))
+        retyped.append((" ".join(typed), frozenset(np.array(words, object)[stays])))
     return retyped
 
 
@@ -76,35 +74,37 @@ def find_candidates(
         (row, [VideoText(TextKind.CAPTION, text) for text in texts]) for row, texts in enumerate(captions)
     )
     words = [[set(text.split()) for text in texts] for texts in captions]
-    for (query, kept), row, of_query in zip(retyped, rows, cosines, strict=True):
+    for (query, needed), row, of_query in zip(retyped, rows, cosines, strict=True):
         evidence = _evidence(index, query, captions)
-        is_rival = np.array([not any(kept <= text for text in texts) for texts in words])
-        order = [
-            np.argsort(np.where(is_rival, -part, np.inf), kind="stable") for part in (of_query, evidence)
+        is_right = np.array([any(needed <= text for text in texts) for texts in words])
+        count = min(_RIVALS, int((~is_right).sum()))
+        best = [
+            np.where(is_right, np.inf, -part).argsort(kind="stable")[:count] for part in (of_query, evidence)
         ]
-        rivals = np.unique(np.concatenate([each[: min(_RIVALS, is_rival.sum())] for each in order]))
+        rivals = np.unique(np.concatenate(best))
         yield tuple((float(of_query[each]), float(evidence[each])) for each in (row, *rivals))
 
 
 def _evidence(index: WordIndex, query: str, captions: Sequence[Sequence[str]]) -> Floats:
     """Compute the evidence of words for each video of a domain, ``[n]``."""
     matches = index.lookup(parse_query(query))
-    texts, count = [text for each in captions for text in each], len(captions)
-    lengths = np.array([sum(len(text.split()) for text in texts) / max(1, len(texts))])
-    captioned = sum(map(bool, captions))
+    lengths = [len(text.split()) for texts in captions for text in texts]
+    is_captioned = np.array([bool(texts) for texts in captions])
+    statistics = CaptionStatistics(
+        captions=len(lengths),
+        lengths=np.array([sum(lengths) / max(1, len(lengths))]),
+        captioned=is_captioned.sum(keepdims=True, dtype=np.float64),
+        uncaptioned=(~is_captioned).sum(keepdims=True, dtype=np.float64),
+    )
     evidence = word_evidence(
         matches,
-        CaptionStatistics(
-            len(texts), lengths, np.array([float(captioned)]), np.array([float(count - captioned)])
-        ),
+        statistics,
         domains=np.zeros(len(matches.videos), np.int64),
         is_captioned=np.ones(len(matches.videos), np.bool_),
         is_partial=np.zeros(len(matches.frequencies), np.bool_),
         caption_frequencies=matches.frequencies,
     )
-    log_odds = np.array(
-        [evidence.absent[0] if texts else evidence.unknown[0] for texts in captions], np.float64
-    )
+    log_odds = np.where(is_captioned, evidence.absent[0], evidence.unknown[0]).astype(np.float64)
     log_odds[evidence.videos] = evidence.log_odds
     return log_odds
 

@@ -3,7 +3,7 @@
 ::
 
     make demo                                                        # in another terminal
-    python -m docs.images.take_screenshots http://127.0.0.1:8000     # writes docs/images/*.png
+    python -m tests.take_screenshots http://127.0.0.1:8000           # writes docs/images/*.png
 
 The last picture creates an API key and a user, which close the service: the demo library cannot be used again.
 """
@@ -26,7 +26,7 @@ from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import write_scene
 from tests.api.browser import FLAGS, screen_size, wait_for, wait_until
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SIZE = (1280, 860)
 MAX_BYTES = 200_000
 QUERY = "a red scooter in the rain"
