@@ -32,6 +32,14 @@ from service.storage.library_files import open_remote_video
 _HASH_BYTES = 12
 _SINGLE_RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
 _Body = BaseModel | Sequence[BaseModel]
+_READERS = CapacityLimiter(
+    16
+)  # own threads, so that unresponsive sources don't occupy those of other requests
+# Fewer than the connections to web servers, because paused players hold them.
+VIDEOS = StreamLimit("remote videos", "close one of them", most=48, most_of_caller=24)
+_PAUSE = 10  # seconds after which a client may try again
+
+log = structlog.get_logger(__name__)
 
 
 class RangeNotSatisfiable(CinestrataError, status=416, title="Range not satisfiable"):
@@ -133,15 +141,6 @@ def _is_satisfiable_range(header: str, size: int) -> bool:
             headers={"Content-Range": f"bytes */{size}"},
         )
     return True
-
-
-log = structlog.get_logger(__name__)
-
-# Separate threads, so that unresponsive sources don't occupy the threads of other requests.
-_READERS = CapacityLimiter(16)
-# Fewer than the connections to web servers, because paused players hold them.
-VIDEOS = StreamLimit("remote videos", "close one of them", most=48, most_of_caller=24)
-_PAUSE = 10  # seconds after which a client may try again
 
 
 async def remote_response(

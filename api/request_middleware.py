@@ -24,6 +24,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.core.tracing import is_tracing, request_span
 from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
 
+PREFIX = "/v1"
+_STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
+_REASON = "cinestrata.failure"
+_SHED = "cinestrata.shed"
+_UNLOGGED = {"/readyz"}  # polled every few seconds while a service starts
+
+log = structlog.get_logger(__name__)
+
 
 class HttpMiddleware(ABC):
     """ASGI middleware that handles HTTP requests and passes lifespan events on."""
@@ -50,13 +58,6 @@ class StatusRecorder:
         if message["type"] == "http.response.start":
             self.status = message["status"]
         await self._send(message)
-
-
-_REASON = "cinestrata.failure"
-_SHED = "cinestrata.shed"
-_UNLOGGED = {"/readyz"}  # polled every few seconds while a service starts
-
-log = structlog.get_logger(__name__)
 
 
 class RequestObserver(HttpMiddleware):
@@ -107,10 +108,6 @@ def explain_failure(scope: Scope, reason: str) -> None:
 def mark_as_shed(scope: Scope) -> None:
     """Count a request as refused before routing, without logging or timing it."""
     scope[_SHED] = True
-
-
-PREFIX = "/v1"
-_STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
 
 
 class PathPrefixMiddleware(HttpMiddleware):

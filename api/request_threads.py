@@ -28,6 +28,9 @@ from service.core.errors import TooManyRequests
 from service.search.search_load import AdmissionControl
 
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
+_MAX_WAITING = 64  # requests that wait for a thread
+_SEARCH_PATHS = {"/search", "/search/clip"}
+_NEVER_REFUSED = {"/livez", "/readyz", "/metrics"}  # a refused health check would restart a busy process
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -96,11 +99,6 @@ class StreamLimit:
             with self._lock:
                 self._open[caller] -= 1
                 self._open += Counter()  # forgets callers without a stream
-
-
-_MAX_WAITING = 64  # requests that wait for a thread
-_SEARCH_PATHS = {"/search", "/search/clip"}
-_NEVER_REFUSED = {"/livez", "/readyz", "/metrics"}  # a refused health check would restart a busy process
 
 
 class LoadSheddingMiddleware(HttpMiddleware):

@@ -41,12 +41,8 @@ from service.tasks.task_storage import task_details
 
 UNFINISHED = ("queued", "running")
 _MAX_RUNS = 3
-_QUEUED, _RUNNING, _POINTS, _WORKERS = (
-    20,
-    3,
-    200,
-    50,
-)  # listed tasks, running tasks, points of each, and workers
+_QUEUED, _RUNNING = 20, 3  # listed tasks
+_POINTS, _WORKERS = 200, 50  # of each running task, and in all
 _MAX_TEXT_CHARS = 2000
 
 log = structlog.get_logger(__name__)

@@ -46,11 +46,6 @@ def render(document: str) -> str:
     )
 
 
-def marked_tables(document: str) -> list[str]:
-    """List a document's marked tables by name."""
-    return [match[2] for match in _MARKED.finditer(document)]
-
-
 def _block(content: Mapping[str, Any]) -> str:
     """Format the tables, and the line that says how the figures were measured."""
     parts = [

@@ -41,6 +41,19 @@ _SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
 _CALIBRATION, _FOLD, _FOLD_ROUTING = "calibration.json", "fold.safetensors", "routing."
 LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs
+_SELF_TEST = "probes.safetensors"
+SELF_TEST_ANCHORS = 5  # stored vectors that each self-test query is scored against
+MAX_TESTED_OLDER_TASKS = 24  # tasks that are tested besides the newest one
+SELF_TEST_TEXTS = (
+    "a person walks along a street",
+    "someone cooks in a kitchen",
+    "an animal runs across a field",
+    "a red car turns left at night",
+    "two people talk to each other",
+    "water flows over rocks",
+    "a close-up of hands at work",
+    "a crowd cheers in a stadium",
+)
 
 
 def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | None = None) -> None:
@@ -238,21 +251,6 @@ def _reading(release: str, file: str) -> Iterator[None]:
         yield
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise ReleaseError(f"release {release}: {file} cannot be read ({error})") from error
-
-
-_SELF_TEST = "probes.safetensors"
-SELF_TEST_ANCHORS = 5  # stored vectors that each self-test query is scored against
-MAX_TESTED_OLDER_TASKS = 24  # tasks that are tested besides the newest one
-SELF_TEST_TEXTS = (
-    "a person walks along a street",
-    "someone cooks in a kitchen",
-    "an animal runs across a field",
-    "a red car turns left at night",
-    "two people talk to each other",
-    "water flows over rocks",
-    "a close-up of hands at work",
-    "a crowd cheers in a stadium",
-)
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,7 @@ class ConfidenceModel:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
-        """Restore a model from the output of :meth:`to_json`.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
-        """
+        """Restore what :meth:`to_json` returned; raises KeyError, TypeError or ValueError for invalid fields."""
         weights = tuple(float(weight) for weight in stored["weights"])
         numbers = np.array([*weights, float(stored["bias"]), float(stored["prior"])])
         if len(weights) != _FEATURES or not np.isfinite(numbers).all() or min(weights[:RESULT_FEATURES]) < 0:

@@ -27,14 +27,11 @@ _GRID = np.exp(np.linspace(np.log(0.5), np.log(500), 400))  # β, in nats per co
 
 @dataclass(frozen=True)
 class VisualScore:
-    """Conversion of cosines to log-odds.
+    """Conversion of cosines to log-odds; raises ValueError for a weight that is not positive, and infinite values.
 
     Attributes:
         weight: Nats per cosine, positive.
         neutral: Cosine that says nothing.
-
-    Raises:
-        ValueError: The weight is not positive, or a value is not finite.
     """
 
     weight: float
@@ -54,11 +51,7 @@ class VisualScore:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Restore what a release stores: the fields.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
-        """
+        """Restore the fields that a release stores; raises KeyError, TypeError or ValueError for invalid ones."""
         return cls(float(stored["weight"]), float(stored["neutral"]))
 
 

@@ -51,7 +51,7 @@ class _Values:
 
     def rows(self, column: MetadataColumn) -> Ids:
         rows = [column.rows_equal_to(value) for _, value in self.values]
-        return reduce(np.intersect1d if self.all_of else np.union1d, rows)
+        return reduce(np.intersect1d, rows) if self.all_of else np.unique(np.concatenate(rows))
 
 
 _Condition = _Range | _Values

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from glob import escape
 from pathlib import Path
 
 import structlog
@@ -49,8 +48,8 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
             needed = set(
                 session.scalars(query.where(Video.content_hash.in_(chunk), Task.state.in_(ACTIVE_STATES)))
             )
-        for content in chunk:
-            deleted += 0 if content in needed else _delete_frames(content)
+        folders = _frame_folders()
+        deleted += sum(_delete_frames(folders, content) for content in chunk if content not in needed)
     return deleted
 
 
@@ -190,15 +189,21 @@ def _delete_files(removal: FileRemoval, needed: Collection[str], upload: Path | 
     if removal.video_id not in needed:
         library_files.thumbnail_path(removal.video_id).unlink(missing_ok=True)
     if removal.content_hash is not None and removal.content_hash not in needed:
-        _delete_frames(removal.content_hash)
+        _delete_frames(_frame_folders(), removal.content_hash)
     if upload is not None:
         upload.unlink(missing_ok=True)
         _drop_empty(upload.parent)
 
 
-def _delete_frames(content: str) -> int:
-    """Delete the frame caches of a content, for all numbers and sizes of frames, and return how many."""
-    paths = list(settings().cache_dir.glob(f"*/{escape(content)}.npy"))
+def _frame_folders() -> list[Path]:
+    """List the folders of frame caches, one for each number and size of frames."""
+    folder = settings().cache_dir
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _delete_frames(folders: Sequence[Path], content: str) -> int:
+    """Delete the frame caches of a content, and return how many."""
+    paths = [path for folder in folders if (path := folder / f"{content}.npy").exists()]
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)

@@ -194,7 +194,7 @@ class _Planner:
                 self._wait(video_id, paths)
                 return True
             original = self._accepted.get(judged.content_hash or "") if is_object else None
-            if original is not None:  # its content was transcripts only after the download
+            if original is not None:  # its content was known only after the download
                 self._use(original, paths)
                 return True
             is_renamed = self._source.path_of(judged.uri) not in (None, *paths)  # before it was probed
@@ -337,8 +337,8 @@ class _Planner:
 
     def _find_vanished(self) -> None:
         in_source = self._present | self._replaced
-        present = {row.key for row in self._rows.values()}
-        absent = [row for row in self._followed.values() if row.key not in present]
+        listed = {row.key for row in self._rows.values()}
+        absent = [row for row in self._followed.values() if row.key not in listed]
         protected = self._find_protected(absent)
         for video_id, rows in self._rows_of.items():
             video = self._videos.get(video_id)
@@ -349,11 +349,12 @@ class _Planner:
             if is_gone and not any(row.key in protected for row in rows):
                 self._plan.vanished.append(video_id)
         remembered = {*self._plan.vanished, *self._waiting}
-        elsewhere, present_ids = (in_source | self._others) - self._waiting, self._videos.keys() | remembered
+        accounted_for = (in_source | self._others) - self._waiting
+        existing = self._videos.keys() | remembered
         self._plan.forgotten = [
             row.key
             for row in absent
-            if row.key not in protected and (row.video_id in elsewhere or row.video_id not in present_ids)
+            if row.key not in protected and (row.video_id in accounted_for or row.video_id not in existing)
         ]
         # A row of a former location has another key.
         moved = [path for path, row in self._rows.items() if row.source != self._source.source]
@@ -374,8 +375,8 @@ class _Planner:
 
     def _keep_displaced(self, videos: Collection[str]) -> None:
         """Remember videos that still wait or are not deleted yet, although another file took their only path."""
-        present = [(path, row) for path, row in self._rows.items() if path in self._plan.rows]
-        taken = {row.key: row for path, row in present if self._plan.rows[path].video_id != row.video_id}
+        planned = [(path, row) for path, row in self._rows.items() if path in self._plan.rows]
+        taken = {row.key: row for path, row in planned if self._plan.rows[path].video_id != row.video_id}
         for row in taken.values():
             video_id = row.video_id or ""
             if video_id in videos and all(other.key in taken for other in self._rows_of[video_id]):

@@ -212,8 +212,13 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         session.execute(
             update(Video)
             .where(Video.task_id == task_id, ~is_removed_upload())
-            .values(status="pending", is_rejection_final=False)
-            .values(reason=None, content_hash=None, effective_split=None)
+            .values(
+                status="pending",
+                is_rejection_final=False,
+                reason=None,
+                content_hash=None,
+                effective_split=None,
+            )
             .execution_options(synchronize_session=False)
         )
         task.counts = count_task_videos(session, task_id)

@@ -223,10 +223,19 @@ def storage_problem(value: Any, depth: int = 0) -> str | None:
     return next((p for part in parts if (p := storage_problem(part, depth + 1))), None)
 
 
-_TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
-_TYPES |= {"string": "a text", "null": "null"}
-_BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above"}
-_BOUNDS |= {"maximum": "of at most", "exclusiveMaximum": "below"}
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a text",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "of at most",
+    "exclusiveMaximum": "below",
+}
 
 
 def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
@@ -252,7 +261,7 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
     """Find unknown settings and values out of range."""
     from jsonschema import Draft202012Validator
 
-    schemas = _read_config("setting_schemas.json").get(method, {})
+    schemas = _setting_schemas().get(method, {})
     for name, value in settings.items():
         field = f"settings.{name}"
         if name in schemas:
@@ -276,7 +285,7 @@ def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldE
 
 def learns_all_captions(method: str, settings: Mapping[str, Any]) -> bool:
     """Check whether a method learns captions that no user held out, and measures them by a solution without them."""
-    is_closed_form = method in METHOD_NAMES and bool(_read_config(f"{method}.yaml").get("closed_form"))
+    is_closed_form = method in METHOD_NAMES and bool(_recipe(method).get("closed_form"))
     return is_closed_form or settings.get("last_epoch") == "all"
 
 
@@ -291,14 +300,24 @@ def _describe(schema: Mapping[str, Any]) -> str:
     return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
 
 
-def _needs_open_blocks(method: str) -> Any:
+def _needs_open_blocks(method: str) -> bool | str:
     """Check whether a method needs open transformer blocks; the name of a setting if that decides it."""
-    return _read_config(f"{method}.yaml").get("needs_open_blocks", False)
+    needs: bool | str = _recipe(method).get("needs_open_blocks", False)
+    return needs
 
 
 @cache
-def _read_config(name: str) -> dict[str, Any]:
-    """Read a method's recipe, or the JSON Schema of the settings of all methods."""
-    text = (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")
-    config: dict[str, Any] = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
-    return config
+def _recipe(method: str) -> Mapping[str, Any]:
+    recipe: dict[str, Any] = yaml.safe_load(_read_config(f"{method}.yaml"))
+    return recipe
+
+
+@cache
+def _setting_schemas() -> Mapping[str, Any]:
+    """Read the JSON Schema of the settings of each method."""
+    schemas: dict[str, Any] = json.loads(_read_config("setting_schemas.json"))
+    return schemas
+
+
+def _read_config(name: str) -> str:
+    return (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")

@@ -110,12 +110,7 @@ def _evidence(index: WordIndex, query: str, captions: Sequence[Sequence[str]]) -
 
 
 def weight_without_loss(weight: float, searches: Sequence[Candidates]) -> float:
-    """Choose the weight nearest to the fitted one with which the score loses to neither of its parts.
-
-    Args:
-        weight: Fitted weight of the cosines.
-        searches: See :func:`find_candidates`.
-    """
+    """Choose the weight of the cosines, nearest to the fitted one, with which the score loses to neither part."""
 
     def first(cosine: float, word: float) -> npt.NDArray[np.bool_]:
         """Check which searches put the right video before its rivals, with these weights, ``[q]``."""

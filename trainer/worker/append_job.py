@@ -179,12 +179,13 @@ def _require_own_vectors(
     """
     domain = claim.task.target_id or ""
     manifest = library.manifest
-    published = library.store.open([entry for entry in manifest.segments(domain) if entry.count])
+    segments = [entry for entry in manifest.segments(domain) if entry.count]
+    published = library.store.open(segments).vectors(stored)  # now: a compaction may replace the segments
     restore_task_frames(claim, task, backbone)
     fingerprint = manifest.shards[domain].fingerprint
     embedded = embed_shared(claim, task.clips, library.video_encoder(backbone, domain), fingerprint)
     videos = vector_ids(task.clips)
-    pairs = published.vectors(stored), embedded[np.isin(videos, stored)]
+    pairs = published, embedded[np.isin(videos, stored)]
     cosines = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
     if cosines.min() < _SAME_VECTOR:
         raise VectorIdsTaken(

@@ -237,6 +237,7 @@ class Client(Operations, Transfers, BlockingClient):
     ) -> None:
         super().__init__(base_url, api_key, timeout, retries)
         self._http = httpx.Client(**self.http_options, transport=transport)
+        self.base_url = self._http.base_url
 
     def close(self) -> None:
         """Close the connections."""
@@ -318,6 +319,7 @@ class AsyncClient(Operations, Transfers, AwaitedClient):
     ) -> None:
         super().__init__(base_url, api_key, timeout, retries)
         self._http = httpx.AsyncClient(**self.http_options, transport=transport)
+        self.base_url = self._http.base_url
 
     async def close(self) -> None:
         """Close the connections."""

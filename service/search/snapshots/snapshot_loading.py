@@ -76,7 +76,8 @@ def load_snapshot(
     for task in release.tasks:
         try:
             shard = index_snapshot.shard(task.task_id, fingerprint=task.fingerprint)
-            videos[task.task_id] = shard.ids[: np.searchsorted(shard.ids, FIRST_MOMENT_ID)]
+            ids = shard.ids
+            videos[task.task_id] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
         except ShardStoreError as error:
             degraded[task.task_id] = str(error)
         else:
@@ -219,19 +220,19 @@ class PinnedReleases(Mapping[str, ReleaseState]):
     """
 
     def __init__(self, tasks: Iterable[str], read: Callable[[str], ReleaseState]) -> None:
-        self._reads = dict.fromkeys(tasks, read)
+        self._tasks, self._read = dict.fromkeys(tasks), read
 
     def __getitem__(self, task: str) -> ReleaseState:
-        return self._reads[task](task)
+        return self._read(task)
 
     def __contains__(self, task: object) -> bool:  # the inherited method would read the release
-        return task in self._reads
+        return task in self._tasks
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._reads)
+        return iter(self._tasks)
 
     def __len__(self) -> int:
-        return len(self._reads)
+        return len(self._tasks)
 
 
 def pinned_video_releases(index_snapshot: IndexSnapshot, tasks: Iterable[str]) -> PinnedReleases:
@@ -288,7 +289,7 @@ def check_self_test(
         return
     if self_test.mode not in modes:
         raise ReleaseError(
-            f"release {release[:12]} has probes for mode {self_test.mode!r}, which it does not offer"
+            f"release {release[:12]} has self-test queries for mode {self_test.mode!r}, which it does not offer"
         )
     rows = [row for row, task in enumerate(self_test.tasks) if task in shards]
     vectors = encode([(self_test.texts[row], self_test.mode, self_test.tasks[row]) for row in rows])
@@ -305,7 +306,7 @@ def check_self_test(
             continue
         if not difference <= SELF_TEST_TOLERANCE:
             raise ReleaseError(
-                f"release {release[:12]} doesn't answer as it did when it was learned: probe {row} "
+                f"release {release[:12]} doesn't answer as it did when it was learned: self-test query {row} "
                 f"({self_test.texts[row]!r} in task {task}, mode {self_test.mode}) differs by "
                 f"{difference:.3f}, and {SELF_TEST_TOLERANCE} is allowed; compare versions and precision of "
                 "worker and server, or learn the task again"

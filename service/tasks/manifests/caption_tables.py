@@ -62,6 +62,7 @@ TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
 FULL_MANIFEST_NAMES = (*MANIFEST_NAMES[:3], *TYPED_MANIFEST_NAMES)  # these list all videos of their folder
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_UPLOAD_PREFIX = re.compile(r"(?P<folder>(.*/)?)[0-9a-f]{8}-(?P<name>[^/]+)", re.DOTALL)
 _MAX_CUES = 1_000_000  # over all videos
 _MAX_VALUES = 64  # of a data set's column for one video
 _MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON request
@@ -435,7 +436,6 @@ class FileMatcher:
 
 
 # Label Studio stores an uploaded clip.mp4 as 1a2b3c4d-clip.mp4.
-_UPLOAD_PREFIX = re.compile(r"(?P<folder>(.*/)?)[0-9a-f]{8}-(?P<name>[^/]+)", re.DOTALL)
 
 
 class _PathEnds:

@@ -31,6 +31,7 @@ _CODE_PAGES = [
     *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874", "koi8_r"),
     *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
 ]
+_PIECE = 1 << 20  # bytes of UTF-16 that are converted at a time
 _NOT_UTF8_HINT = "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
 _SEPARATOR = re.compile(rb'"?sep=\W*', re.IGNORECASE)
 
@@ -54,8 +55,13 @@ def read_text(stream: BinaryIO, name: str) -> bytes:
 
 def _convert_utf16(raw: bytes, name: str) -> bytes:
     """Convert UTF-16 with a byte order mark to UTF-8 with one."""
+    decoder = codecs.getincrementaldecoder("utf-16")()
+    converted = io.BytesIO()
+    converted.write(codecs.BOM_UTF8)
     try:
-        return codecs.BOM_UTF8 + raw.decode("utf-16").encode()
+        for start in range(0, len(raw), _PIECE):
+            converted.write(decoder.decode(raw[start : start + _PIECE], start + _PIECE >= len(raw)).encode())
+        return converted.getvalue()
     except UnicodeDecodeError:
         message = "The file begins with a UTF-16 byte order mark but is not UTF-16."
         raise InvalidInput.at(name, message, "Save it as UTF-8.") from None

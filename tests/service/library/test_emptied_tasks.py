@@ -208,7 +208,9 @@ def test_release_is_verified_after_its_self_test_shard_was_compacted(
     )
     fresh = SearchEngine(library.settings)
     assert not fresh.snapshots.refresh(), "changed weights must be detected"
-    assert "doesn't answer as it did when it was learned: probe 0" in str(fresh.snapshots.last_error)
+    assert "doesn't answer as it did when it was learned: self-test query 0" in str(
+        fresh.snapshots.last_error
+    )
 
 
 # -- files --------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_release_with_other_answers_is_refused_and_the_current_one_stays(
     assert service.snapshots.last_error is not None
     release = str(manifest.release)[:12]
     assert f"release {release} doesn't answer as it did" in service.snapshots.last_error
-    assert f"probe {row} (" in service.snapshots.last_error
+    assert f"self-test query {row} (" in service.snapshots.last_error
     assert service.search("an owl", k=20).results == before.results
     ready = service.snapshots.readiness()
     assert (ready.ready, ready.release) == (True, before.release)
