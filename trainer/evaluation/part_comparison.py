@@ -74,8 +74,16 @@ def find_candidates(
         (row, [VideoText(TextKind.CAPTION, text) for text in texts]) for row, texts in enumerate(captions)
     )
     words = [[set(text.split()) for text in texts] for texts in captions]
+    lengths = [len(text.split()) for texts in captions for text in texts]
+    is_captioned = np.array([bool(texts) for texts in captions])
+    statistics = CaptionStatistics(
+        captions=len(lengths),
+        lengths=np.array([sum(lengths) / max(1, len(lengths))]),
+        captioned=is_captioned.sum(keepdims=True, dtype=np.float64),
+        uncaptioned=(~is_captioned).sum(keepdims=True, dtype=np.float64),
+    )
     for (query, needed), row, of_query in zip(retyped, rows, cosines, strict=True):
-        evidence = _evidence(index, query, captions)
+        evidence = _evidence(index, query, statistics, is_captioned)
         is_right = np.array([any(needed <= text for text in texts) for texts in words])
         count = min(_RIVALS, int((~is_right).sum()))
         best = [
@@ -85,17 +93,11 @@ def find_candidates(
         yield tuple((float(of_query[each]), float(evidence[each])) for each in (row, *rivals))
 
 
-def _evidence(index: WordIndex, query: str, captions: Sequence[Sequence[str]]) -> Floats:
+def _evidence(
+    index: WordIndex, query: str, statistics: CaptionStatistics, is_captioned: npt.NDArray[np.bool_]
+) -> Floats:
     """Compute the evidence of words for each video of a domain, ``[n]``."""
     matches = index.lookup(parse_query(query))
-    lengths = [len(text.split()) for texts in captions for text in texts]
-    is_captioned = np.array([bool(texts) for texts in captions])
-    statistics = CaptionStatistics(
-        captions=len(lengths),
-        lengths=np.array([sum(lengths) / max(1, len(lengths))]),
-        captioned=is_captioned.sum(keepdims=True, dtype=np.float64),
-        uncaptioned=(~is_captioned).sum(keepdims=True, dtype=np.float64),
-    )
     evidence = word_evidence(
         matches,
         statistics,
