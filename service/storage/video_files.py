@@ -92,10 +92,10 @@ def remove_deleted_files() -> dict[str, str]:
             batch = FileRemoval.id.between(removals[0].id, last)
             needed = _needed_files(session, batch)
             uploads = _unneeded_uploads(session, batch, removals)
-        removed = []
+        removed, folders = [], _frame_folders()
         for removal in removals:
             try:
-                _delete_files(removal, needed, uploads.get(removal.id))
+                _delete_files(removal, needed, folders, uploads.get(removal.id))
                 removed.append(removal.id)
             except OSError as error:
                 failed[removal.video_id] = str(error)
@@ -185,11 +185,13 @@ def _uploaded_file(uri: str) -> Path | None:
     return path if is_owned else None
 
 
-def _delete_files(removal: FileRemoval, needed: Collection[str], upload: Path | None) -> None:
+def _delete_files(
+    removal: FileRemoval, needed: Collection[str], folders: Sequence[Path], upload: Path | None
+) -> None:
     if removal.video_id not in needed:
         library_files.thumbnail_path(removal.video_id).unlink(missing_ok=True)
     if removal.content_hash is not None and removal.content_hash not in needed:
-        _delete_frames(_frame_folders(), removal.content_hash)
+        _delete_frames(folders, removal.content_hash)
     if upload is not None:
         upload.unlink(missing_ok=True)
         _drop_empty(upload.parent)
@@ -197,8 +199,7 @@ def _delete_files(removal: FileRemoval, needed: Collection[str], upload: Path | 
 
 def _frame_folders() -> list[Path]:
     """List the folders of frame caches, one for each number and size of frames."""
-    folder = settings().cache_dir
-    return list(folder.iterdir()) if folder.is_dir() else []
+    return list(settings().cache_dir.iterdir()) if settings().cache_dir.is_dir() else []
 
 
 def _delete_frames(folders: Sequence[Path], content: str) -> int:

@@ -19,9 +19,8 @@ from index.words.text_analysis import parse_query
 from index.words.word_evidence import CaptionStatistics, word_evidence
 from index.words.word_index import TextKind, VideoText, WordIndex
 
-Candidates = tuple[
-    tuple[float, float], ...
-]  # cosine and evidence of words: of the right video, then of its rivals
+# Cosine and evidence of words: of the right video, then of its rivals.
+Candidates = tuple[tuple[float, float], ...]
 
 _REPLACED, _KEPT, _IN_A_ROW = 0.3, 0.6, 3  # shares of a caption's words, and a number of words
 _RIVALS = 5  # the best by each part
