@@ -110,7 +110,6 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(
         CorrelationIdMiddleware,
         header_name=tracing.REQUEST_ID_HEADER,
-        generator=tracing.new_request_id,
         validator=tracing.is_well_formed,
     )
     return app

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.core.tracing import is_tracing, request_span
+from service.core import tracing
 from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
 
 PREFIX = "/v1"
@@ -71,7 +71,8 @@ class RequestObserver(HttpMiddleware):
         """Pass a request on, and record its response."""
         start, recorder = time.perf_counter(), StatusRecorder(send)
         method = scope["method"]
-        with request_span(method, dict(Headers(scope=scope))) if is_tracing() else nullcontext() as span:
+        traced = tracing.tracer is not None
+        with tracing.request_span(method, dict(Headers(scope=scope))) if traced else nullcontext() as span:
             try:
                 await self.app(scope, receive, recorder)
             finally:

@@ -21,8 +21,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from api.problem_details import http_problem_response
-from api.security.route_scopes import ScopedRoute, current_principal, requires
-from service.access.credentials import Principal, includes_scope
+from api.security.route_scopes import ScopedRoute, current_principal, includes_scope, requires
+from service.access.credentials import Principal
 from service.core import request_limits
 from service.core.errors import CinestrataError
 from service.core.settings import METHOD_NAMES, settings

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import httpx
+from asgi_correlation_id import correlation_id
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
@@ -81,7 +82,7 @@ def _open_client(request: Request | None) -> httpx.AsyncClient:
     if request is None:
         raise AssertionError("an agent over HTTP sends a request")
     headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}
-    headers[tracing.REQUEST_ID_HEADER] = tracing.current_request_id() or ""
+    headers[tracing.REQUEST_ID_HEADER] = correlation_id.get() or ""
     transport = httpx.ASGITransport(
         request.app, raise_app_exceptions=False, client=(client_address(request), 0)
     )

@@ -96,7 +96,7 @@ def _observe_timing(response: SearchResponse) -> None:
     times = response.timing_ms
     for stage, milliseconds in times:
         _STAGE_SECONDS[stage].observe(milliseconds / 1000)
-    if tracing.is_tracing():
+    if tracing.tracer is not None:
         # The times cover the search alone; it may have shared steps with others, and waited for them.
         stages = [
             ("route", times.route),

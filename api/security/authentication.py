@@ -88,7 +88,7 @@ class Authenticator:
         """
         if self._key or not self._is_loopback:
             return False
-        at, changes = time.monotonic(), credentials.change_count()
+        at, changes = time.monotonic(), credentials.change_count
         cached = self._protected
         if cached is None or at - cached[0] > _FRESH_SECONDS or cached[1] != changes:
             try:
@@ -202,7 +202,7 @@ class Authenticator:
     ) -> Principal | None:
         """Find the owner of a credential, in memory or by a lookup in a thread."""
         slot = (sent[0], credentials.digest(sent[1]))
-        at, changes = time.monotonic(), credentials.change_count()
+        at, changes = time.monotonic(), credentials.change_count
         cached = self._principals.get(slot)
         if cached is not None and at - cached[0] <= _FRESH_SECONDS and cached[1] == changes:
             return cached[2]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
+from asgi_correlation_id import correlation_id
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -26,9 +27,8 @@ from starlette.routing import Mount
 from api.security.authentication import SESSION_COOKIE, client_address
 from cinestrata_schemas.choice_types import AccessScope
 from service.access.audit_log import Actor, acting_as
-from service.access.credentials import OPEN_PRINCIPAL, Principal, includes_scope
+from service.access.credentials import OPEN_PRINCIPAL, SCOPES, Principal
 from service.core.errors import CinestrataError, Unauthorized
-from service.core.tracing import current_request_id
 
 RouteScope = AccessScope | Literal["public"]
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -79,6 +79,11 @@ def declared_scope(endpoint: Callable[..., Any] | None) -> RouteScope | None:
     return scope
 
 
+def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
+    """Check whether a scope permits everything that another one does."""
+    return SCOPES.index(granted) >= SCOPES.index(required)
+
+
 def current_principal(request: Request) -> Principal | None:
     """Return the authenticated sender of a request; None on a public route."""
     principal: Principal | None = request.scope.get(_PRINCIPAL_KEY)
@@ -88,7 +93,7 @@ def current_principal(request: Request) -> Principal | None:
 def request_actor(request: Request, principal: Principal | None) -> Actor:
     """Return the actor to record for a request's changes."""
     sender = principal or OPEN_PRINCIPAL
-    return Actor(sender.kind, sender.name, client_address(request) or None, current_request_id())
+    return Actor(sender.kind, sender.name, client_address(request) or None, correlation_id.get())
 
 
 class ScopedRoute(APIRoute):

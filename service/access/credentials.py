@@ -39,12 +39,7 @@ _ENVIRONMENT_KEY = "CINESTRATA_API_KEY"  # name of the environment's key in the 
 SESSION_SECONDS = 7 * 24 * 3600
 _MAX_USER_AGENT_CHARS = 256
 _MAX_ADDRESS_CHARS = 64
-_changes = 0
-
-
-def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
-    """Check whether a scope permits everything that another one does."""
-    return SCOPES.index(granted) >= SCOPES.index(required)
+change_count = 0  # calls of note_change
 
 
 @dataclass(frozen=True)
@@ -151,13 +146,8 @@ def has_admin() -> bool:
 
 def note_change() -> None:
     """Invalidate this process's cached credentials; other processes drop theirs within seconds."""
-    global _changes
-    _changes += 1
-
-
-def change_count() -> int:
-    """Count the calls of :func:`note_change`."""
-    return _changes
+    global change_count
+    change_count += 1
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Literal
 
 import structlog
+from asgi_correlation_id import correlation_id
 from structlog.tracebacks import ExceptionDictTransformer
-
-from service.core.tracing import current_request_id
 
 _LOWEST_PRIORITY = 19  # niceness
 _M_ARENA_MAX = -8  # of mallopt(3)
@@ -78,7 +77,7 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
 def _complete_event(
     _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    if request_id := current_request_id():
+    if request_id := correlation_id.get():
         event.setdefault("request_id", request_id)
     event.pop("color_message", None)  # uvicorn repeats its messages with terminal colors in this field
     return event

@@ -10,7 +10,7 @@ from cinestrata_schemas.domain_names import JOINERS
 
 _MAX_KEY_CHARS = 240
 _MAX_SLUG_CHARS = 64
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")  # NUL and lone surrogates
 
 # Ranges for a regular expression class: C0 and C1 controls, line and paragraph separators, and bidi overrides, which
 # can disguise how a text ends.
@@ -42,11 +42,6 @@ def unused_slug(name: str, is_used: Callable[[str], bool]) -> str:
     return candidate
 
 
-def is_storable(text: str) -> bool:
-    """Check that a text has neither a NUL nor a lone surrogate."""
-    return _UNSTORABLE.search(text) is None
-
-
 def storable(text: str) -> str:
     """Replace NULs and lone surrogates by the replacement character."""
-    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,7 +1,7 @@
 """IDs of HTTP requests in log lines, tasks and traces; traces of requests, searches and tasks with OpenTelemetry.
 
-The current request's ID is a context variable of ``asgi-correlation-id``. A task stores the ID of the request that
-created it, and a worker sets it again while processing the task.
+The current request's ID is a context variable of ``asgi-correlation-id``; None outside requests and tasks. A task
+stores the ID of the request that created it, and a worker sets it again while processing the task.
 
 Traces are sent by OTLP over HTTP. Without ``CINESTRATA_OTLP_ENDPOINT``, no OpenTelemetry module is imported.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,22 +25,12 @@ REQUEST_ID_HEADER = "X-Request-ID"
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _NANOSECONDS = 1_000_000  # per millisecond
 _provider: TracerProvider | None = None
-_tracer: Tracer | None = None
-
-
-def current_request_id() -> str | None:
-    """Get the ID of the request that the current context serves; None outside requests and tasks."""
-    return correlation_id.get()
+tracer: Tracer | None = None  # None: no spans are recorded
 
 
 def is_well_formed(value: str) -> bool:
     """Check whether a client's ID may appear in logs and headers: 1 to 64 letters, digits and ``._:-``."""
     return _WELL_FORMED.fullmatch(value) is not None
-
-
-def new_request_id() -> str:
-    """Generate a random ID."""
-    return secrets.token_hex(16)
 
 
 @contextmanager
@@ -56,7 +45,7 @@ def use_request_id(value: str | None) -> Iterator[None]:
 
 def start_tracing(endpoint: str | None, service: str) -> None:
     """Send this process's spans to a collector such as ``http://collector:4318``; None: trace nothing."""
-    if endpoint is None or _tracer is not None:
+    if endpoint is None or tracer is not None:
         return
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
@@ -74,16 +63,11 @@ def start_tracing(endpoint: str | None, service: str) -> None:
 
 def use_provider(provider: TracerProvider | None) -> None:
     """Record this process's spans with a provider, after flushing the previous one; None: record nothing."""
-    global _provider, _tracer
+    global _provider, tracer
     if _provider is not None:
         _provider.shutdown()
     _provider = provider
-    _tracer = None if provider is None else provider.get_tracer("cinestrata")
-
-
-def is_tracing() -> bool:
-    """Check whether spans are recorded."""
-    return _tracer is not None
+    tracer = None if provider is None else provider.get_tracer("cinestrata")
 
 
 @contextmanager
@@ -92,11 +76,11 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
     from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    if _tracer is None:
+    if tracer is None:
         raise AssertionError("spans are started only after tracing is configured")
     context = TraceContextTextMapPropagator().extract(headers)
     attributes = _attributes({"http.request.method": method})
-    with _tracer.start_as_current_span(
+    with tracer.start_as_current_span(
         method, context=context, kind=SpanKind.SERVER, attributes=attributes
     ) as span:
         yield span
@@ -104,15 +88,15 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
 
 def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Mapping[str, Any]) -> None:
     """Record a span and its consecutive stages (names and milliseconds), which have just ended."""
-    if _tracer is None:
+    if tracer is None:
         return
     from opentelemetry import trace
 
     start = time.time_ns() - int(sum(milliseconds for _, milliseconds in stages) * _NANOSECONDS)
-    parent = _tracer.start_span(name, start_time=start, attributes=_attributes(attributes))
+    parent = tracer.start_span(name, start_time=start, attributes=_attributes(attributes))
     context = trace.set_span_in_context(parent)
     for stage, milliseconds in stages:
-        span = _tracer.start_span(f"{name} {stage}", context, attributes=_attributes({}), start_time=start)
+        span = tracer.start_span(f"{name} {stage}", context, attributes=_attributes({}), start_time=start)
         start += int(milliseconds * _NANOSECONDS)
         span.end(start)
     parent.end(start)
@@ -129,18 +113,18 @@ class TaskTrace:
 
     def start(self) -> None:
         """Begin the span of the task."""
-        if _tracer is not None:
-            self._task = _tracer.start_span("task", attributes=_attributes(self._attributes))
+        if tracer is not None:
+            self._task = tracer.start_span("task", attributes=_attributes(self._attributes))
 
     def enter_stage(self, name: str) -> None:
         """Begin a stage's span and end the previous one's. Has no effect for the current stage."""
-        if _tracer is None or self._task is None or name == self._stage_name:
+        if tracer is None or self._task is None or name == self._stage_name:
             return
         from opentelemetry import trace
 
         self._end_stage()
         context = trace.set_span_in_context(self._task)
-        self._stage = _tracer.start_span(f"task {name}", context, attributes=_attributes({}))
+        self._stage = tracer.start_span(f"task {name}", context, attributes=_attributes({}))
         self._stage_name = name
 
     def end(self, error: BaseException | None) -> None:
@@ -163,5 +147,5 @@ class TaskTrace:
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Drop missing attributes and add the request ID."""
-    with_request = {"cinestrata.request_id": current_request_id(), **values}
+    with_request = {"cinestrata.request_id": correlation_id.get(), **values}
     return {name: value for name, value in with_request.items() if value is not None}

@@ -30,7 +30,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Feedback, Task, Video, to_response
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
-from service.core.text_rules import is_storable
+from service.core.text_rules import UNSTORABLE
 from service.library.library_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task, record
@@ -233,7 +233,7 @@ def _checked(text: str) -> str:
     text, limit = text.strip(), request_limits.MAX_QUERY_CHARS
     if len(text) > limit:
         raise InvalidInput.at("text", f"The text has {len(text)} characters.", f"Use at most {limit}.")
-    if not is_storable(text):
+    if UNSTORABLE.search(text):
         raise InvalidInput.at(
             "text", "The text contains characters that are not text.", "Send valid Unicode text."
         )

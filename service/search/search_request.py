@@ -19,7 +19,7 @@ from index.words.text_analysis import split_words
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
-from service.core.text_rules import is_storable
+from service.core.text_rules import UNSTORABLE
 from service.search.video_filters import VideoFilter, parse_filter
 
 Routes = Literal["auto", "all"] | int
@@ -137,7 +137,7 @@ def _parse(
         report_error(
             "q", f"The query has {len(query.q)} characters.", f"Use at most {max_chars}; a sentence is best."
         )
-    elif not is_storable(query.q):
+    elif UNSTORABLE.search(query.q):
         report_error("q", "The query contains characters that are not text.", "Send valid Unicode text.")
     elif not split_words(text):
         report_error("q", "There are no words in this query.", "Describe the scene in a few words.")

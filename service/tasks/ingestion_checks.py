@@ -25,7 +25,7 @@ from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import METHOD_NAMES
-from service.core.text_rules import is_storable
+from service.core.text_rules import UNSTORABLE
 from service.storage.library_backbone import default_method, library_backbone
 from service.storage.library_files import check_video_uri, normalize_uri
 
@@ -209,7 +209,7 @@ def storage_problem(value: Any, depth: int = 0) -> str | None:
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
     if isinstance(value, str):
-        return None if is_storable(value) else "A string contains a NUL or a lone surrogate."
+        return "A string contains a NUL or a lone surrogate." if UNSTORABLE.search(value) else None
     if isinstance(value, float) and not math.isfinite(value):
         return "A number is not finite."
     if isinstance(value, int) and abs(value) >= 2**63:

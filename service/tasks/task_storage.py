@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from asgi_correlation_id import correlation_id
 from sqlalchemy import func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -35,7 +36,6 @@ from service.catalog.domain_videos import copy_transcripts, read_counts, store_t
 from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.errors import Conflict, NotFound
-from service.core.tracing import current_request_id
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.idempotency import CreateOutcome, TaskRequest
@@ -54,7 +54,7 @@ def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, 
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
             ``transcript`` goes to the passages table.
     """
-    task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
+    task.state, task.created_at, task.request_id = "queued", now(session), correlation_id.get()
     task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
     task.counts = VideoCounts(videos=count).model_dump()
     if task.target_id is None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import structlog
+from asgi_correlation_id import correlation_id
 from fastapi.testclient import TestClient
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -23,7 +24,6 @@ from service.catalog.tables import Task
 from service.core import tracing
 from service.core.errors import Unavailable
 from service.core.settings import Settings
-from service.core.tracing import current_request_id
 from service.tasks import lifecycle
 from service.tasks.lifecycle import state_machine
 from tests.api.conftest import BASE_URL
@@ -66,7 +66,7 @@ def test_worker_of_a_task_logs_the_id_of_its_request(
     seen: list[tuple[str, str, str | None, str | None]] = []
 
     def capture(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        seen.append((event["event"], event["level"], event.get("reason"), current_request_id()))
+        seen.append((event["event"], event["level"], event.get("reason"), correlation_id.get()))
         raise structlog.DropEvent
 
     # The log of the process may be configured and cached already, so that capture_logs() would see nothing.
@@ -74,14 +74,14 @@ def test_worker_of_a_task_logs_the_id_of_its_request(
         captured = structlog.wrap_logger(None, processors=[structlog.stdlib.add_log_level, capture])
         monkeypatch.setattr(f"service.tasks.lifecycle.{module}.log", captured)
     with claim:
-        assert current_request_id() == "job-1"
+        assert correlation_id.get() == "job-1"
         raise OSError("broken disk")
     assert seen == [
         ("task_claimed", "info", None, "job-1"),
         ("task_exception", "error", None, "job-1"),
         ("task_failed", "error", "OSError: broken disk", "job-1"),
     ]
-    assert current_request_id() is None
+    assert correlation_id.get() is None
     seen.clear()
     client.post(f"/v1/tasks/{task['id']}/retry", headers={HEADER: "again-1"})
     with session_scope(write=True) as session:
@@ -101,7 +101,7 @@ def request_log(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
 
     def capture(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        lines.append({**event, "id": current_request_id()})
+        lines.append({**event, "id": correlation_id.get()})
         raise structlog.DropEvent
 
     monkeypatch.setattr(

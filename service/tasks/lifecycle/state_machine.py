@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import structlog
+from asgi_correlation_id import correlation_id
 from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -24,7 +25,7 @@ from service.catalog.leases import sweep_leases
 from service.catalog.operation_tables import IdempotencyKey
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, Event, PositionCounter, Task, Video
 from service.core.errors import LeaseLost, NotFound, SourceUnavailable
-from service.core.tracing import current_request_id, use_request_id
+from service.core.tracing import use_request_id
 from service.storage import index_manifest
 from service.storage.video_files import register_rejected_uploads
 from service.tasks import broker, idempotency
@@ -133,7 +134,7 @@ def set_state(
         task.finished_at = at
     record(session, task.id, "state", data, at)
     emit_task_state(session, task)
-    with use_request_id(current_request_id() or task.request_id):
+    with use_request_id(correlation_id.get() or task.request_id):
         if state == "failed":
             log.error("task_failed", task=task.id, reason=error, hint=hint)
         else:

@@ -17,7 +17,7 @@ from charset_normalizer import from_bytes
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.text_rules import is_storable
+from service.core.text_rules import UNSTORABLE
 
 MAX_LINE_BYTES = 4 * 1024**2  # a video with as many and as long captions as allowed, escaped
 
@@ -260,7 +260,7 @@ def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset(
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
-        return 0 < len(value) <= MAX_METADATA_CHARS and is_storable(value)
+        return 0 < len(value) <= MAX_METADATA_CHARS and not UNSTORABLE.search(value)
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, str) and _is_plain(item) for item in value)
     if isinstance(value, float):

@@ -14,7 +14,6 @@ from cinestrata_schemas.access import KeySpec, UserDetails, UserPatch, UserSpec
 from service.access import credentials, users
 from service.access.credentials import (
     SessionOwner,
-    change_count,
     create_key,
     digest,
     find_key,
@@ -51,9 +50,9 @@ def test_key_is_found_until_it_is_revoked(catalog: Settings) -> None:
     assert not has_admin()
     assert find_key(created.key[:-1] + ("A" if created.key[-1] != "A" else "B")) is None
     assert find_key(f"cine_{'0' * 12}_{'A' * 43}") is find_key("") is find_key("cine_") is None
-    before = change_count()
+    before = credentials.change_count
     assert revoke_key(created.id).state == "revoked"
-    assert change_count() > before
+    assert credentials.change_count > before
     assert find_key(created.key) is None
     assert revoke_key(created.id).state == "revoked"
     assert [entry.action for entry in audit_entries()] == ["key.create", "key.revoke"]
