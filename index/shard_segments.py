@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from index.arrays import Ids, Vectors, batches
+from index.arrays import Ids, Vectors, batches, video_ids_of
 from index.errors import ShardCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage, hash_files
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
@@ -22,7 +22,6 @@ from index.shards.vector_store import (
     VectorBatches,
     VectorStore,
 )
-from index.vector_ids import video_ids_of
 
 BATCH_ROWS = 16_384
 _UNIT_TOLERANCE = 1e-3  # maximum deviation of a vector's length from 1

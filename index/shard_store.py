@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from index.arrays import Ids, Vectors, batches
+from index.arrays import Ids, Vectors, batches, video_ids_of
 from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing, ShardStoreError
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
@@ -30,7 +30,6 @@ from index.shard_segments import (
 from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
 from index.store_options import AnnPolicy, Device
-from index.vector_ids import video_ids_of
 
 _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from index.arrays import Ids, Vectors, batches
-from index.vector_ids import moment_ids
+from index.arrays import Ids, Vectors, batches, moment_ids
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 from trainer.task_data import Clip, load_frames
 

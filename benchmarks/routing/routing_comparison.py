@@ -24,8 +24,7 @@ from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TextBackground
 from models.encoders.tower_forward import encode_texts
-from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
-from models.routing.router import distinct_tokens
+from models.routing.router import CaptionEvidence, CaptionScatter, distinct_tokens
 from models.routing.routing_profiles import token_profile
 from trainer.evaluation.gallery import rank_by_id, recall_at
 

@@ -38,7 +38,7 @@ from models.encoders.frozen_families import ANALYTIC_FAMILY
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
-from models.routing.caption_evidence import CaptionScatter
+from models.routing.router import CaptionScatter
 from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade

@@ -130,8 +130,8 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
 
     May run while tasks are published: the manifest is replaced first, then the catalog.
     """
+    from index.arrays import video_ids_of
     from index.shard_store import ShardStore
-    from index.vector_ids import video_ids_of
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Scores, Vectors, batches
+from index.arrays import Hits, Ids, Scores, Vectors, batches, combine_hits, rank_hits
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import DIGEST, display_name, load_ids
-from index.hits import Hits, combine_hits, rank_hits
 from index.milvus.milvus_partitions import (
     MAX_LISTED_IDS,
     MAX_REQUEST_BYTES,

@@ -12,7 +12,7 @@ from threading import Lock
 import faiss
 import numpy as np
 
-from index.arrays import Ids, Rows, Vectors
+from index.arrays import Hits, Ids, Rows, Vectors, find_ids
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import (
@@ -24,7 +24,6 @@ from index.files.segment_files import (
     load_ids,
     require_intact,
 )
-from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
 from index.scanning.exact_scan import (
     ExactScan,
@@ -35,7 +34,6 @@ from index.scanning.exact_scan import (
     count_rows,
     is_flat_index,
 )
-from index.vector_ids import find_ids
 
 
 class Segment:

@@ -10,10 +10,9 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Vectors
+from index.arrays import Hits, Ids, Vectors, combine_hits
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
-from index.hits import Hits, combine_hits
 from index.scanning.ann_index import choose_structure, write_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, empty_flat_index
 from index.scanning.segment import Segment, SegmentCache

@@ -29,11 +29,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Vectors
+from index.arrays import FIRST_MOMENT_ID, NO_HITS, Hits, Ids, Vectors
 from index.errors import ShardMissing
 from index.files.manifest_format import AnnStructure, SegmentEntry
-from index.hits import NO_HITS, Hits
-from index.vector_ids import FIRST_MOMENT_ID
 
 # Yields a segment's vectors in batches ``float32 [≤ 16,384, dim]``; may be called repeatedly.
 VectorBatches = Callable[[], Iterable[Vectors]]

@@ -18,7 +18,7 @@ from models.encoders.encoder_registry import EncoderFamily, VideoLoader
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
-from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
+from models.routing.router import CaptionEvidence, CaptionScatter
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone

@@ -1,9 +1,10 @@
-"""Confidence in search results: a logistic regression from the scores of a result list to a probability.
+"""Visual score and confidence: from cosines to log-odds, and from the scores of a result list to a probability.
 
-Which scores are good depends on the backbone, the domain and the text, so the features also tell how far a score is
-from the others in its list, and whether the library's routing profiles contain the tokens of the text (Platt,
-"Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999). The model is fitted
-when a release is made (``trainer.evaluation.confidence_fitting``) and stored in the release.
+Confidence is a logistic regression on features of the list. Which scores are good depends on the backbone, the domain
+and the text, so the features also tell how far a score is from the others in its list, and whether the library's
+routing profiles contain the tokens of the text (Platt, "Probabilistic outputs for support vector machines", Advances in
+Large Margin Classifiers, 1999). The model is fitted when a release is made (``trainer.evaluation.confidence_fitting``)
+and stored in the release.
 
 Confidence never rises down a list: the score is the only feature that differs between two results, and no feature
 derived from it has a negative weight. A minimum confidence therefore cuts a list just as a minimum score does.
@@ -17,17 +18,17 @@ conformal prediction set: Vovk, Gammerman and Shafer, *Algorithmic Learning in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from models.routing.router import TextEvidence
-from models.routing.visual_score import VisualScore
 
 Floats = npt.NDArray[np.floating]
+_Number = TypeVar("_Number", float, npt.NDArray[np.floating])
 
 CONFIDENCE_DEPTH = 10  # results at the top of a list that the features use, whatever k was requested
 RESULT_FEATURES = 4  # features that rise with the score; the others are equal for all results of a list
@@ -171,3 +172,70 @@ def answer_features(scores: Floats, evidence: TextEvidence) -> Floats:
     """
     first = float(scores[0]) if len(scores) else 0.0
     return np.array([first, evidence.words, evidence.captions, evidence.coverage])
+
+
+# Fitted, with words and routing, on half of the domains of real clips; benchmarks/RESULTS.md says which.
+_SHARE = 0.45
+_DEVIATION = 0.5  # of ln β between encoders: a fit to few captions stays near the default
+_GRID = np.exp(np.linspace(np.log(0.5), np.log(500), 400))  # β, in nats per cosine
+
+
+@dataclass(frozen=True)
+class VisualScore:
+    """How much likelier a query is, by its vector, if it means a video than if it means an unrelated one.
+
+    Which cosines are high depends on the encoder. The visual score is w (cosine − c), in nats, so it adds to the
+    evidence of routing and words, and compares videos of different encoders. c is the mean cosine of videos that a
+    caption does not describe. The weight w is fitted to captions whose videos were not learned: the softmax of β cosine
+    among such videos has the highest likelihood of the described one (listwise loss: Cao et al., "Learning to rank:
+    from pairwise approach to listwise approach", ICML 2007). Since words and the visual score often say the same, w is
+    only a share of β.
+
+    Attributes:
+        weight: Nats per cosine, positive.
+        neutral: Cosine that says nothing.
+
+    Raises:
+        ValueError: The weight is not positive, or a value is not finite.
+    """
+
+    weight: float
+    neutral: float
+
+    def __post_init__(self) -> None:
+        if not (self.weight > 0 and np.isfinite([self.weight, self.neutral]).all()):
+            raise ValueError(f"a visual score with weight {self.weight} and neutral cosine {self.neutral}")
+
+    def log_odds(self, cosines: _Number) -> _Number:
+        """Convert cosines to log-odds, in their precision."""
+        return (cosines - self.neutral) * self.weight
+
+    def cosines(self, log_odds: _Number) -> _Number:
+        """Invert :meth:`log_odds`."""
+        return log_odds / self.weight + self.neutral
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Restore the fields that a release stores; raises KeyError, TypeError or ValueError for invalid ones."""
+        return cls(float(stored["weight"]), float(stored["neutral"]))
+
+
+DEFAULT_VISUAL_SCORE = VisualScore(6.25, 0.15)
+
+
+def fit_visual_score(described: Sequence[float], others: Sequence[Floats]) -> VisualScore | None:
+    """Fit the visual score of an encoder; None without captions.
+
+    Args:
+        described: Cosine of the described video, for each caption.
+        others: Cosines of some other videos. As the described one, they were not learned with their captions.
+    """
+    pairs = [(cosine, rest) for cosine, rest in zip(described, others, strict=True) if len(rest)]
+    if not pairs:
+        return None
+    prior = np.log(DEFAULT_VISUAL_SCORE.weight / _SHARE)
+    loss = 0.5 * ((np.log(_GRID) - prior) / _DEVIATION) ** 2
+    for cosine, rest in pairs:
+        loss = loss + np.logaddexp.reduce(np.outer(_GRID, np.append(rest, cosine) - cosine), axis=1)
+    weight = _SHARE * float(_GRID[loss.argmin()])
+    return VisualScore(weight, float(np.mean([np.mean(rest) for _, rest in pairs])))

@@ -17,8 +17,7 @@ from sqlalchemy import ColumnElement, delete, func, insert, or_, select, tuple_,
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
-from index.arrays import Ids, batches
-from index.vector_ids import moment_ids, moment_numbers, video_ids_of
+from index.arrays import Ids, batches, moment_ids, moment_numbers, video_ids_of
 from service.catalog.database import id_chunks, read_connection, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Passage, Task, Video
 
@@ -234,7 +233,7 @@ def read_transcript(session: Session, video: int) -> list[TimedText]:
 
 
 def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]:
-    """Read the cues of passages by ID (:mod:`index.vector_ids`), each with the next passage's first cue."""
+    """Read the cues of passages by ID (:mod:`index.arrays`), each with the next passage's first cue."""
     keys = list(zip(video_ids_of(passages).tolist(), moment_numbers(passages).tolist(), strict=True))
     cues: dict[tuple[int, int], list[TimedText]] = {}
     wanted = sorted({key for video, number in keys for key in ((video, number), (video, number + 1))})

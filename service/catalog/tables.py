@@ -295,7 +295,7 @@ class Chunk(Base):
 class Moment(Base):
     """Part of a long video, with its own vector.
 
-    ``vector_id`` is its ID in the index (index/vector_ids.py).
+    ``vector_id`` is its ID in the index (index/arrays.py).
     """
 
     __tablename__ = "moments"

@@ -23,9 +23,7 @@ import numpy as np
 import structlog
 from sqlalchemy import bindparam, select
 
-from index.arrays import Ids
-from index.hits import Hit
-from index.vector_ids import find_ids
+from index.arrays import Hit, Ids, find_ids
 from service.catalog.database import CatalogReads, read_connection, session_scope
 from service.catalog.domain_videos import TimedText, in_domain, read_last_edit, read_passages
 from service.catalog.tables import Task, Video

@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from cinestrata_schemas.search import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
-from index.arrays import Frames, Vectors
+from index.arrays import Frames, Hits, Vectors, is_moment
 from index.errors import ShardStoreError
-from index.hits import Hits
-from index.vector_ids import is_moment
 from media import (
     DecoderUnavailable,
     MediaError,

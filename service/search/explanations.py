@@ -29,14 +29,13 @@ from cinestrata_schemas.search import (
     ResultExplanation,
     SearchQuery,
 )
-from index.arrays import batches
+from index.arrays import Hit, batches
 from index.errors import ShardStoreError
-from index.hits import Hit
 from models.errors import ModelError
 from models.releases.release_files import read_fold
 from models.releases.release_state import MeasuredFold
+from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
 from models.routing.router import distinct_tokens
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task

@@ -26,8 +26,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
-from index.arrays import Ids, batches
-from index.vector_ids import find_ids, moment_ids
+from index.arrays import Ids, batches, find_ids, moment_ids
 from index.words.word_evidence import CaptionStatistics
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from index.arrays import Ids
-from index.vector_ids import video_ids_of
+from index.arrays import Ids, video_ids_of
 from service.catalog.database import CatalogReads, id_chunks, session_scope
 from service.catalog.domain_videos import in_domain, read_metadata_edits
 from service.catalog.tables import Moment, Task, Video

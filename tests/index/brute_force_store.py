@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from index.arrays import Hits
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
-from index.hits import Hits
 from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
 
 

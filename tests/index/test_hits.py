@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.hits import Hit, Hits, merge_hits
+from index.arrays import Hit, Hits, merge_hits
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 

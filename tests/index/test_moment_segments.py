@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from index.arrays import moment_ids, video_ids_of
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from index.vector_ids import moment_ids, video_ids_of
 
 Write = Callable[..., tuple[ReleaseEntry, SegmentEntry]]
 Unit = Callable[..., np.ndarray]

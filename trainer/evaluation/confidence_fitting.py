@@ -23,9 +23,9 @@ from models.routing.confidence_model import (
     RESULT_FEATURES,
     AnswerModel,
     ConfidenceModel,
+    fit_visual_score,
     logistic,
 )
-from models.routing.visual_score import fit_visual_score
 from trainer.evaluation.calibration_searches import (
     CalibrationTask,
     LabeledResults,

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from index.arrays import Floats, Ids, Vectors
-from index.vector_ids import is_moment
+from index.arrays import Floats, Ids, Vectors, is_moment
 from models.releases.release_state import MeasuredFold
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData, vector_ids

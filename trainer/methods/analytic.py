@@ -9,7 +9,7 @@ target, and ridge regression maps the first to the second:
 - The *lexical* map is fitted to the new domain alone: its targets are TF-IDF vectors of the captions, so that exact
   words find their videos.
 - Routing adds the evidence of a normal distribution around each domain's mean caption to the evidence of the words;
-  the covariance within domains accumulates over tasks (:mod:`models.routing.caption_evidence`).
+  the covariance within domains accumulates over tasks (:mod:`models.routing.router`).
 
 The maps are stored with the shard and never change. ``docs/analytic.md`` has the equations.
 """
@@ -35,7 +35,7 @@ from models.encoders.tower_forward import encode_texts
 from models.encoders.video_encoder import apply_video_map
 from models.releases.release_state import MEASURED, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
-from models.routing.caption_evidence import CaptionScatter
+from models.routing.router import CaptionScatter
 from trainer.methods.base import Method, MethodConfig
 from trainer.methods.shared.closed_form import Lexicon, RegressionSums, build_lexicon, fit_ridge
 from trainer.task_data import Pair

@@ -18,20 +18,17 @@ import numpy.typing as npt
 from cachetools import LRUCache
 
 from cinestrata_schemas.choice_types import QueryMode
-from index.arrays import Ids, Rows, Vectors
+from index.arrays import NO_HITS, Hits, Ids, Rows, Vectors, is_moment, video_ids_of
 from index.errors import ShardStoreError
-from index.hits import NO_HITS, Hits
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
-from index.vector_ids import is_moment, video_ids_of
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone
 from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import TaskLineage
-from models.routing.confidence_model import ConfidenceModel
+from models.routing.confidence_model import DEFAULT_VISUAL_SCORE, ConfidenceModel, VisualScore
 from models.routing.router import Router, TextEvidence
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore
 from service.core.errors import Unavailable
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile

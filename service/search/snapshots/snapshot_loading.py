@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from index.arrays import Ids, Vectors
+from index.arrays import FIRST_MOMENT_ID, Ids, Vectors
 from index.errors import ShardMissing, ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
-from index.vector_ids import FIRST_MOMENT_ID
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
 from models.errors import ModelError, ReleaseError

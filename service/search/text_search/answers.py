@@ -20,9 +20,7 @@ from cinestrata_schemas.search import (
     TaskRouting,
 )
 from cinestrata_schemas.videos import VideoMoment
-from index.arrays import Ids
-from index.hits import Hit, Hits, merge_hits
-from index.vector_ids import find_ids, video_ids_of
+from index.arrays import Hit, Hits, Ids, find_ids, merge_hits, video_ids_of
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.domain_videos import TimedText

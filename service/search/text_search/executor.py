@@ -13,8 +13,7 @@ import numpy as np
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
-from index.arrays import Ids, Vectors
-from index.hits import Hit, Hits
+from index.arrays import Hit, Hits, Ids, Vectors
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from models.routing.router import log_probabilities

@@ -32,10 +32,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Scores
-from index.hits import Hit, Hits, rank_distinct
+from index.arrays import Hit, Hits, Ids, Scores, rank_distinct
+from models.routing.confidence_model import VisualScore
 from models.routing.router import COSINE_LIMIT, can_reach_score
-from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes
 
 

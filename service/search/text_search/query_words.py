@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText, Suggestion, SuggestionsResponse
-from index.arrays import Ids
-from index.vector_ids import find_ids, video_ids_of
+from index.arrays import Ids, find_ids, video_ids_of
 from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
 from index.words.word_evidence import (
     WordEvidence,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index.arrays import moment_ids
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import Manifest
 from index.files.store_folder import list_manifest_files
@@ -16,7 +17,6 @@ from index.integrity_audit import audit
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from index.store_options import AnnPolicy
-from index.vector_ids import moment_ids
 from tests.index.disk_faults import Crash, fail_at
 from tests.index.published_shards import age, append
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.backbones.backbone_description import TextBackground
-from models.routing.caption_evidence import CaptionEvidence, CaptionScatter, Floats
+from models.routing.router import CaptionEvidence, CaptionScatter, Floats
 
 DIM = 4
 SIZES = (6, 1, 9)  # captions per task

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE, VisualScore, fit_visual_score
+from models.routing.confidence_model import DEFAULT_VISUAL_SCORE, VisualScore, fit_visual_score
 
 _SHARE = 0.45
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoPatch
-from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
+from index.arrays import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import (
     copy_transcripts,

@@ -15,9 +15,9 @@ from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.tasks import TaskDetails
+from index.arrays import moment_ids
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, FileRemoval, Moment, Recall, Task, Video

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from index.arrays import moment_ids
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
 from models.encoders.encoder_registry import open_query_encoder

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.hits import Hits
+from index.arrays import Hits, is_moment, moment_ids, video_ids_of
 from index.shards.faiss_vector_store import FaissShard
-from index.vector_ids import is_moment, moment_ids, video_ids_of
 from service.search.snapshots.search_snapshot import (
     ShardScan,
     best_per_video,

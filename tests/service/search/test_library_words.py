@@ -15,8 +15,7 @@ from sqlalchemy import delete
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoPatch
-from index.arrays import Ids
-from index.vector_ids import video_ids_of
+from index.arrays import Ids, video_ids_of
 from index.words.text_analysis import parse_query
 from index.words.word_index import TextKind, VideoText
 from service.catalog.database import CatalogReads, session_scope

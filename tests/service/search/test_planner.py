@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.hits import Hit, Hits
+from index.arrays import Hit, Hits
+from models.routing.confidence_model import VisualScore
 from models.routing.router import COSINE_LIMIT
-from models.routing.visual_score import VisualScore
 from service.search.search_request import Routes, parse_routes
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 

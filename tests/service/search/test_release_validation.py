@@ -22,7 +22,7 @@ from models.releases.release_files import (
     read_self_test,
     write_self_test,
 )
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE
+from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading

@@ -12,8 +12,13 @@ from cinestrata_schemas.search import SearchQuery, SearchResult
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.routing import DEFAULT_PRIOR
-from models.routing.confidence_model import CONFIDENCE_DEPTH, AnswerModel, ConfidenceModel, logistic
-from models.routing.visual_score import DEFAULT_VISUAL_SCORE
+from models.routing.confidence_model import (
+    CONFIDENCE_DEPTH,
+    DEFAULT_VISUAL_SCORE,
+    AnswerModel,
+    ConfidenceModel,
+    logistic,
+)
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine

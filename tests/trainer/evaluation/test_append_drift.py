@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cinestrata_schemas.tasks import Drift
-from index.vector_ids import moment_ids
+from index.arrays import moment_ids
 from trainer.evaluation.append_drift import compare_hits, difference_interval, measure_drift
 from trainer.evaluation.gallery import Query
 from trainer.video_embedding import MemoryShard

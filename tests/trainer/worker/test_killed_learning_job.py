@@ -13,10 +13,10 @@ from sqlalchemy import func, select
 
 from cinestrata_schemas.tasks import AppendSpec, RelearnSpec
 from cli.commands.library_checks import check_catalog
+from index.arrays import FIRST_MOMENT_ID
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from index.vector_ids import FIRST_MOMENT_ID
 from media import VideoDecoder
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from sqlalchemy import select
 
-from index.vector_ids import is_moment, moment_ids, video_ids_of
+from index.arrays import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
 from media.pyav_decoding import crop_square
 from service.catalog.database import session_scope

@@ -10,7 +10,7 @@ import pytest
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from cinestrata_schemas.videos import FeedbackSpec, VideoPatch
-from index.hits import Hit
+from index.arrays import Hit
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
