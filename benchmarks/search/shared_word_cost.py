@@ -114,8 +114,8 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     tokens = snapshot.query_vectors.tokens([query.text for query in library.queries])
     routing = snapshot.route(tokens, [list(snapshot.shards)] * len(library.queries))
     return fmean(
-        task_of[query.target] == next(iter(routed.weights))
-        for query, routed in zip(library.queries, routing, strict=True)
+        task_of[query.target] == next(iter(weights))
+        for query, (weights, _, _) in zip(library.queries, routing, strict=True)
     )
 
 

@@ -47,14 +47,6 @@ _BY_VECTOR_ID = select(
 ).where(_VIDEOS.vector_id.in_(bindparam("ids", expanding=True)))
 
 
-class ResultRows(NamedTuple):
-    """Catalog rows by vector ID for a list of hits, without deleted videos."""
-
-    rows: Mapping[int, VideoRow]
-    as_of: datetime | None = None  # time of the cached rows; None if the rows are current
-    not_cached: Mapping[str, str] = {}  # reason by task, for tasks missing from the cache
-
-
 @dataclass(frozen=True)
 class _CachedRows:
     """The rows as of one time; replaced as a whole."""
@@ -135,11 +127,15 @@ class CatalogReadCache:
 
     def read_results(
         self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None = None
-    ) -> ResultRows:
+    ) -> tuple[Mapping[int, VideoRow], datetime | None, Mapping[str, str]]:
         """Read the rows for a snapshot's hits, from the cache if it has current ones for all of them.
 
         Args:
             edit: Number of the last edit before the search; None if unknown.
+
+        Returns:
+            Rows by vector ID, without deleted videos; the time of the cached rows, None if the rows are current; and
+            the reason by task, for tasks missing from the cache.
 
         Raises:
             Unavailable: The catalog is unreachable, and no rows are cached or the index's deletions cannot be read.
@@ -147,22 +143,17 @@ class CatalogReadCache:
         cached = self._cached
         current = None if cached is None else cached.find_current(hits, snapshot, edit)
         if current is not None:
-            return ResultRows(current)
+            return current, None, {}
         try:
-            return ResultRows(self._reads.read(lambda: read_rows({hit.id for hit in hits})))
+            return self._reads.read(lambda: read_rows({hit.id for hit in hits})), None, {}
         except Unavailable:
             if cached is None:
                 raise
-        return ResultRows(
-            cached.find(self._live_ids(hits, snapshot)),
-            cached.as_of,
-            {task: _NOT_CACHED for task in snapshot.shards if task in cached.not_cached},
-        )
+        not_cached = {task: _NOT_CACHED for task in snapshot.shards if task in cached.not_cached}
+        return cached.find(self._live_ids(hits, snapshot)), cached.as_of, not_cached
 
     def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
         """Read the cues of transcript passages by passage ID; empty while the catalog is unreachable."""
-        if not passages:
-            return {}
         try:
             return self._reads.read(lambda: read_cues(passages))
         except Unavailable:

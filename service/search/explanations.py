@@ -86,11 +86,11 @@ def explain_result(
             f"The search does not include {snapshot.task_names[task]!r}, the video's domain.",
             "Add this domain, or leave the parameter out.",
         )
-    hits = search.planner.hits()
+    hits = search.planner.hits
     compute_confidence(search, hits)
     ranked = [hit.id for hit in hits[: request.query.k]]
     bonus = float(search.planner.prior_bonuses[task])
-    words = float(search.words.log_odds(np.array([vector_id], np.int64))[0])
+    words = float(search.words.look_up(np.array([vector_id], np.int64))[0][0])
     visual = snapshot.visual_score
     (query,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
     # The same scan that searches use.
@@ -105,11 +105,12 @@ def explain_result(
         moments = find_best_moments(search, [hit], count).get(vector_id, [])
     cosine = max([video_cosine, *(visual.cosines(moment.score - bonus - words) for moment in moments)])
     is_ranked, matching_hits = vector_id in ranked, search.matching_hits
-    passages = read_cues(search.words.passages([vector_id]))
+    passage = search.words.passages.get(vector_id)
+    cues = [] if passage is None else read_cues([passage]).get(passage, [])
     texts = [
         text
         for row in read_rows([vector_id]).values()
-        for text in search.words.matched_texts(vector_id, row, *passages.values())
+        for text in search.words.matched_texts(vector_id, row, cues)
     ]
     return ResultExplanation(
         query=request.query.q,
@@ -239,13 +240,13 @@ class QueryReports:
         ]
         outcomes: list[_Outcome] = []
         for search, caption in zip(searches, sample.captions, strict=True):
-            hits, planner, video = search.planner.hits(), search.planner, caption.vector_id
+            hits, planner, video = search.planner.hits, search.planner, caption.vector_id
             if fold is not None and sample.task_id in planner.searched:
                 hits = [hit for hit in hits if hit.id != video]
                 cosine = float(
                     fold.query_vectors(np.array([video]))[0] @ fold.video_vectors(np.array([video]))[0]
                 )
-                score = snapshot.visual_score.log_odds(cosine) + planner.bonus(sample.task_id)
+                score = snapshot.visual_score.log_odds(cosine) + planner.prior_bonuses[sample.task_id]
                 hits = sorted([*hits, Hit(sample.task_id, video, score)], key=planner.rank_key)
             rank = next((number for number, hit in enumerate(hits[:depth], 1) if hit.id == video), None)
             weight = math.exp(search.weights.get(sample.task_id, -math.inf))

@@ -45,12 +45,6 @@ _MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing t
 _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
 
 
-def sort_weights(tasks: Sequence[str], log_weights: npt.NDArray[np.float32]) -> dict[str, float]:
-    """Map tasks to their log weights, likeliest first; those with equal weights keep their order."""
-    order = np.argsort(-log_weights, kind="stable").tolist()
-    return {tasks[index]: float(log_weights[index]) for index in order}
-
-
 def best_per_video(hits: Hits) -> Hits:
     """Keep the best hit of each video, best first, then by ID."""
     videos = video_ids_of(hits.ids)
@@ -76,16 +70,6 @@ class ShardScan(NamedTuple):
     # Reduces hits to videos, for shards with moments; None keeps the hits.
     group: Grouping | None = best_per_video
     exclude: Sequence[int] = ()  # IDs to leave out
-
-
-class TextRouting(NamedTuple):
-    """Where a text is routed."""
-
-    weights: dict[str, float]  # log weights by task ID, likeliest first; the weights sum to one
-    bounded: npt.NDArray[
-        np.float32
-    ]  # bounded evidence for these tasks, which ranks results, in nats, float32 [T]
-    evidence: TextEvidence  # summary of the evidence behind the weights
 
 
 class QueryVectorCache:
@@ -123,10 +107,6 @@ class QueryVectorCache:
             with self._lock:
                 self._tokens.update(new)
         return [tokens[text] for text in texts]
-
-    def are_words(self, texts: Sequence[str]) -> list[bool]:
-        """Check, for each text, whether the tokenizer knows it as one word."""
-        return [len(tokens) == 3 for tokens in self.encoder.tokenize(texts)]  # with the start and end tokens
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
         """Get the unit vector ``float32 [dim]`` of each (text, mode, task). One batch encodes those not cached."""
@@ -239,9 +219,16 @@ class SearchSnapshot:
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
-    def route(self, texts: Sequence[TokenIds], tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
-        """Route each text, given as tokens, among its tasks."""
-        routing: dict[int, TextRouting] = {}
+    def route(
+        self, texts: Sequence[TokenIds], tasks: Sequence[Sequence[str]]
+    ) -> list[tuple[dict[str, float], npt.NDArray[np.float32], TextEvidence]]:
+        """Route each text, given as tokens, among its tasks.
+
+        Returns:
+            For each text, the log weights by task ID, likeliest first, whose weights sum to one; the bounded evidence
+            for these tasks, which ranks results, in nats, ``float32 [T]``; and a summary of the evidence.
+        """
+        routing: dict[int, tuple[dict[str, float], npt.NDArray[np.float32], TextEvidence]] = {}
         # Texts with the same tasks share an encoder call.
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, task_ids in enumerate(tasks):
@@ -255,9 +242,10 @@ class SearchSnapshot:
                 log_weights, bounded, evidence = self.router.route(
                     texts[number], indices, None if captions is None else captions[row]
                 )
-                weights = sort_weights(task_ids, log_weights)
-                order = np.argsort(-log_weights, kind="stable")
-                routing[number] = TextRouting(weights, bounded[order], evidence)
+                order = np.argsort(-log_weights, kind="stable")  # tasks with equal weights keep their order
+                sorted_weights = zip(order.tolist(), log_weights[order].tolist(), strict=True)
+                weights = {task_ids[index]: weight for index, weight in sorted_weights}
+                routing[number] = weights, bounded[order], evidence
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from types import MappingProxyType
 
 import numpy as np
@@ -27,7 +28,7 @@ from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import Unavailable
 from service.library.library_listing import stream_url, thumbnail_url
-from service.search.catalog_read_cache import ResultRows, VideoRow, read_rows
+from service.search.catalog_read_cache import VideoRow, read_rows
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.executor import TextSearch
@@ -45,7 +46,7 @@ def answer_searches(
 ) -> list[SearchResponse]:
     """Answer searches whose rounds are all done, with at most one read of videos for all."""
     for search in searches:
-        hits, query = search.planner.hits(), search.request.query
+        hits, query = search.planner.hits, search.request.query
         compute_confidence(search, hits)
         least = query.min_confidence
         search.ranked = [
@@ -54,33 +55,39 @@ def answer_searches(
             if (query.min_score is None or hit.score >= query.min_score)
             and (least is None or search.probabilities.get(hit.id, 0.0) >= least)
         ]
-        search.offset = _find_page_start(search)
+        if search.request.cursor:
+            search.offset = _find_page_start(search, search.request.cursor)
         search.end = min(search.offset + query.k, search.end)
+        search.page = search.ranked[search.offset : search.end]
         if search.query_vectors:
             start = time.perf_counter()
             search.moments = find_best_moments(search, search.page, query.moments)
             search.times["search"] += 1000 * (time.perf_counter() - start)
     start = time.perf_counter()
     edits = {search.edit for search in searches}
-    rows = cache.read_cache.read_results(
+    rows, as_of, not_cached = cache.read_cache.read_results(
         [hit for search in searches for hit in search.page],
         snapshot,
         edits.pop() if len(edits) == 1 else None,
     )
-    passages = cache.read_cache.read_passages(
-        [passage for search in searches for passage in search.words.passages(hit.id for hit in search.page)]
-    )
-    pages = [
-        build_results(search.page, rows.rows, snapshot, search=search, passages=passages)
-        for search in searches
-    ]
+    said = [(search.words.passages, hit.id) for search in searches for hit in search.page]
+    passages = [by_video[video] for by_video, video in said if video in by_video]
+    cues = cache.read_cache.read_passages(passages) if passages else {}
+    pages = [build_results(search.page, rows, snapshot, search=search, cues=cues) for search in searches]
     catalog_ms = 1000 * (time.perf_counter() - start) / max(1, len(searches))
+    degraded = {
+        **snapshot.degraded_by_name,
+        **{snapshot.task_names[task]: reason for task, reason in not_cached.items()},
+    }
     for search in searches:
         search.times["merge"] += catalog_ms
-    return [_response(search, page, rows) for search, page in zip(searches, pages, strict=True)]
+    return [
+        _build_response(search, page, degraded=degraded, as_of=as_of)
+        for search, page in zip(searches, pages, strict=True)
+    ]
 
 
-def _find_page_start(search: TextSearch) -> int:
+def _find_page_start(search: TextSearch, cursor: Cursor) -> int:
     """Count the ranked hits that previous pages showed.
 
     The cursor counts the hits on previous pages. If some were deleted since, the list is ranked without them, and
@@ -88,41 +95,16 @@ def _find_page_start(search: TextSearch) -> int:
     meanwhile may push hits down the list. The page then repeats these hits, because the search was not deep enough for
     more.
     """
-    cursor, count, planner = search.request.cursor, search.offset, search.planner
-    if cursor is None:
-        return count
+    count, planner = cursor.hit_offset, search.planner
     last, ids = Hit(*cursor.last), [hit.id for hit in search.ranked]
     if last.id in ids[:count]:
         return ids.index(last.id) + 1
     if last.task not in planner.prior_bonuses:
         return 0  # all videos of its domain are gone; repeating is better than omitting
     # The last hit was deleted or edited, or no longer passes the filter: its score tells its rank.
-    score = last.score + search.words.absent(last.task) + planner.bonus(last.task)
+    score = last.score + search.words.absent(last.task) + planner.prior_bonuses[last.task]
     end = planner.rank_key(replace(last, score=score))
     return sum(planner.rank_key(hit) < end for hit in search.ranked[:count])
-
-
-def _next_cursor(search: TextSearch, generation: int, results: int) -> str:
-    """Encode where the next page starts.
-
-    The score of the page's last hit leaves out the prior bonus of its domain and the evidence of missing words, which
-    change for the whole domain when videos are deleted. So later pages can find its rank even if it is deleted.
-    """
-    cursor = search.request.cursor
-    last = search.page[-1]
-    score = last.score - search.planner.bonus(last.task) - search.words.absent(last.task)
-    return str(
-        Cursor(
-            release=search.snapshot.release_id,
-            generation=generation,
-            mode=search.mode,
-            hit_offset=search.end,
-            result_offset=search.request.results_before + results,
-            parameters=search.request.parameter_digests,
-            tasks_in_first_page=cursor.tasks_in_first_page if cursor else search.planner.reached_tasks,
-            last=(last.task, last.id, score),
-        )
-    )
 
 
 def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[TaskRouting]:
@@ -139,11 +121,30 @@ def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[T
     ]
 
 
-def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows) -> SearchResponse:
-    snapshot, request = search.snapshot, search.request
-    generation = request.cursor.generation if request.cursor else snapshot.generation
-    can_continue = request.hits_before + request.query.k < request_limits.MAX_PAGED_RESULTS
-    has_next_page = can_continue and len(search.ranked) > search.end
+def _build_response(
+    search: TextSearch, results: list[SearchResult], degraded: dict[str, str], as_of: datetime | None
+) -> SearchResponse:
+    snapshot, request, planner = search.snapshot, search.request, search.planner
+    cursor = request.cursor
+    generation = cursor.generation if cursor else snapshot.generation
+    end = (cursor.hit_offset if cursor else 0) + request.query.k
+    next_cursor: Cursor | None = None
+    if end < request_limits.MAX_PAGED_RESULTS and len(search.ranked) > search.end:
+        # The score of the page's last hit leaves out the prior bonus of its domain and the evidence of missing words,
+        # which change for the whole domain when videos are deleted. So later pages can find its rank even if it is
+        # deleted.
+        last = search.page[-1]
+        score = last.score - planner.prior_bonuses[last.task] - search.words.absent(last.task)
+        next_cursor = Cursor(
+            release=snapshot.release_id,
+            generation=generation,
+            mode=search.mode,
+            hit_offset=search.end,
+            result_offset=(cursor.result_offset if cursor else 0) + len(results),
+            parameters=request.parameter_digests,
+            tasks_in_first_page=cursor.tasks_in_first_page if cursor else planner.reached_tasks,
+            last=(last.task, last.id, score),
+        )
     matching, facets = search.matching, list[Facet]()
     if request.query.facets:
         counted = matching
@@ -161,14 +162,11 @@ def _response(search: TextSearch, results: list[SearchResult], rows: ResultRows)
         matching=None if matching is None else len(matching),
         corrected=search.words.corrected,
         facets=facets,
-        routing=list_routing(search, _LISTED_TASKS, search.planner.searched),
+        routing=list_routing(search, _LISTED_TASKS, planner.searched),
         timing_ms=SearchTiming(**search.times, total=sum(search.times.values())),
-        degraded={
-            **snapshot.degraded_by_name,
-            **{snapshot.task_names[task]: reason for task, reason in rows.not_cached.items()},
-        },
-        metadata_as_of=rows.as_of,
-        next_cursor=_next_cursor(search, generation, len(results)) if has_next_page else None,
+        degraded=degraded,
+        metadata_as_of=as_of,
+        next_cursor=str(next_cursor) if next_cursor else None,
     )
 
 
@@ -186,26 +184,35 @@ def build_results(
     snapshot: SearchSnapshot,
     *,
     search: TextSearch | None = None,
-    passages: Mapping[int, Sequence[TimedText]] = MappingProxyType({}),
+    cues: Mapping[int, Sequence[TimedText]] = MappingProxyType({}),
 ) -> list[SearchResult]:
     """Join hits, best first, with their catalog rows by vector ID. Hits without a row (deleted videos) are dropped.
 
-    The confidence, moments and words of a text search are added, with the cues of passages by ID.
+    The confidence, moments and words of a text search are added, with the cues of transcript passages by ID.
     """
     results: list[SearchResult] = []
-    first_rank, matched = 1, set[int]()
+    first_rank, has_words = 1, np.zeros(len(hits), np.bool_)
     if search is not None:
-        first_rank += search.request.results_before
-        matched = search.words.matched_videos([hit.id for hit in hits])
-    for hit in hits:
+        if search.request.cursor:
+            first_rank += search.request.cursor.result_offset
+        has_words, _ = find_ids(search.words.evidence.videos, np.array([hit.id for hit in hits], np.int64))
+    for hit, may_have_texts in zip(hits, has_words.tolist(), strict=True):
         row = rows.get(hit.id)
         if row is None:
             continue
         best, matching_hits = (search.moments.get(hit.id, []), search.matching_hits) if search else ([], None)
         texts: list[MatchedText] = []
-        if search is not None and hit.id in matched:
-            (passage,) = search.words.passages([hit.id]) or [-1]
-            texts = search.words.matched_texts(hit.id, row, passages.get(passage, ()))
+        if search is not None and may_have_texts:
+            passage = search.words.passages.get(hit.id, -1)
+            texts = search.words.matched_texts(hit.id, row, cues.get(passage, ()))
+        # The player starts where the transcript has the words, unless that is after the end of the video.
+        spoken = [
+            VideoMoment(start=text.start, end=text.end)
+            for text in texts
+            if text.start is not None
+            and text.end is not None
+            and (row.duration is None or text.start < row.duration)
+        ]
         results.append(
             SearchResult(
                 rank=first_rank + len(results),
@@ -219,21 +226,11 @@ def build_results(
                 words=texts,
                 captions=row.captions,
                 thumbnail_url=thumbnail_url(row.video_id),
-                stream_url=stream_url(
-                    row.video_id, _spoken(texts, row.duration) or (best[0] if best else None)
-                ),
+                stream_url=stream_url(row.video_id, next(iter([*spoken, *best]), None)),
                 moments=best,
             )
         )
     return results
-
-
-def _spoken(texts: Sequence[MatchedText], duration: float | None) -> VideoMoment | None:
-    """Find the part of a video whose transcript has the words; None if it starts after the video ends."""
-    for text in texts:
-        if text.start is not None and text.end is not None and (duration is None or text.start < duration):
-            return VideoMoment(start=text.start, end=text.end)
-    return None
 
 
 def find_best_moments(
@@ -260,7 +257,7 @@ def find_best_moments(
         scores = snapshot.visual_score.log_odds(scanned.scores) + np.float32(
             search.planner.prior_bonuses[task]
         )
-        scores = scores + search.words.log_odds(videos)
+        scores = scores + search.words.look_up(videos)[0]
         for moment, video, score in zip(scanned.ids.tolist(), videos.tolist(), scores.tolist(), strict=True):
             best = moments_by_video.setdefault(video, [])
             if len(best) < max_moments:
@@ -284,18 +281,22 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
     if not hits or (model is None and not len(with_all_terms)):
         return
     ids = np.array([hit.id for hit in hits], np.int64)
-    words = np.array([hit.words for hit in hits]) - search.words.log_odds_without_captions(ids)
+    domains = search.snapshot.video_tasks.locate(ids)
+    is_captioned = search.words.captions.are_captioned(ids, domains)
+    # What a lack of captions adds to the evidence makes no result likelier.
+    without_captions = np.where(is_captioned, np.float32(0), search.words.evidence.unknown[domains])
+    words = np.array([hit.words for hit in hits]) - without_captions
     has_all_terms, _ = find_ids(with_all_terms, ids)
     is_head = np.arange(len(hits)) < CONFIDENCE_DEPTH  # matches depend neither on k nor on the page
     is_known, is_near = has_all_terms, np.zeros(len(hits), np.bool_)
     log_odds = np.full(len(hits), _UNKNOWN_VISUAL)
     visual_probability: float | None = None
     if model is not None:
-        priors = {task: DEFAULT_PRIOR * weight for task, weight in search.routing.weights.items()}
+        priors = {task: DEFAULT_PRIOR * weight for task, weight in search.unbounded_weights.items()}
         scores = np.array([hit.cosine for hit in hits]) + np.array([priors[hit.task] for hit in hits])
         nearest = [best.scores[:CONFIDENCE_DEPTH] + priors[task] for task, best in search.nearest.items()]
         head = np.sort(np.concatenate([np.empty(0), *nearest]))[::-1][:CONFIDENCE_DEPTH]
-        evidence = search.routing.evidence
+        evidence = search.evidence
         log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
         is_known = np.ones(len(hits), np.bool_)
         if model.answer is not None:
@@ -326,7 +327,8 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
 
 def _videos_with_all_terms(search: TextSearch) -> Ids:
     """Find the videos that pass the filter and whose texts match all terms: vector IDs, ascending."""
-    videos, domains = search.words.videos_with_all_terms()
+    evidence = search.words.evidence
+    videos, domains = evidence.videos[evidence.has_all_terms], evidence.domains[evidence.has_all_terms]
     tasks = list(search.snapshot.shards)
     is_counted = np.zeros(len(tasks), np.bool_)
     left_out = []

@@ -16,13 +16,13 @@ from cinestrata_schemas.search import MomentMatch
 from index.arrays import Hit, Hits, Ids, Vectors
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
-from models.routing.router import log_probabilities
+from models.routing.router import TextEvidence, log_probabilities
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting, sort_weights
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
@@ -54,8 +54,9 @@ class TextSearch:
     mode: QueryMode
     calibration: ConfidenceModel | None  # the release's calibration for the query mode; None if it has none
     words: QueryWords
-    routing: TextRouting  # its weights are those without bounds, which the calibration uses
-    # Log weights of the candidate tasks, likeliest first, from bounded evidence and the words of their videos.
+    evidence: TextEvidence  # how well the searched tasks know the text
+    unbounded_weights: dict[str, float]  # log weights of the searched tasks, for the calibration
+    # Log weights of the searched tasks, likeliest first, from bounded evidence and the words of their videos.
     weights: dict[str, float]
     # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing video are
     # left out.
@@ -72,6 +73,7 @@ class TextSearch:
     # Number of hits on previous pages; once the search is complete, without those deleted since.
     offset: int = 0
     end: int = 0  # number of hits up to the end of this page
+    page: Sequence[Hit] = ()  # hits on the requested page
     # Probability that each video is right, by vector ID in list order; lacks videos for which neither calibration nor
     # text can tell.
     probabilities: Mapping[int, float] = field(default_factory=dict)
@@ -81,11 +83,6 @@ class TextSearch:
     matching: Ids | None = None
     # Best moments of the page's videos, by vector ID.
     moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
-
-    @property
-    def page(self) -> Sequence[Hit]:
-        """Hits on the requested page."""
-        return self.ranked[self.offset : self.end]
 
 
 def execute(
@@ -129,8 +126,6 @@ def start_searches(
     def find_allowed_ids(
         video_filter: VideoFilter, searched: tuple[str, ...], field_prefix: str
     ) -> dict[str, Ids | None]:
-        if video_filter == NO_FILTER:
-            return dict.fromkeys(searched)
         states = {task: snapshot.shards[task].state for task in searched}
         return {
             task: None if ids is None else _with_moments(snapshot, cache, task, ids)
@@ -163,21 +158,26 @@ def start_searches(
     }
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
-    for request, searched, (mode, calibration), query, routing in zip(
+    for request, searched, (mode, calibration), query, (unbounded_weights, bounded, evidence) in zip(
         requests, tasks, modes, words, routings, strict=True
     ):
         start = time.perf_counter()
-        cursor, offset = request.cursor, request.hits_before
+        cursor = request.cursor
+        offset = cursor.hit_offset if cursor else 0
         end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
         # One more hit than the page shows tells whether another page follows. Confidence depends on the head of the
         # list, regardless of page and thresholds.
         depth = max(end + 1, 0 if calibration is None else CONFIDENCE_DEPTH)
-        allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
-        candidates = list(routing.weights)
-        highest = query.highest(candidates)
+        allowed_ids: dict[str, Ids | None] = dict.fromkeys(searched)
+        if request.filter != NO_FILTER:
+            allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
+        candidates = list(unbounded_weights)
+        indices = np.fromiter(map(snapshot.task_indices.__getitem__, candidates), np.intp, len(candidates))
+        highest = query.highest[indices]
+        log_weights = log_probabilities(bounded + highest)
         planner = RoundPlanner(
             candidates,
-            routing.bounded.astype(np.float64),
+            bounded.astype(np.float64),
             searchable=[task for task in searched if task in allowed_ids],
             depth=depth,
             min_score=request.query.min_score if calibration is None else None,
@@ -195,8 +195,12 @@ def start_searches(
             mode=mode,
             calibration=calibration,
             words=query,
-            routing=routing,
-            weights=sort_weights(candidates, log_probabilities(routing.bounded + highest)),
+            evidence=evidence,
+            unbounded_weights=unbounded_weights,
+            weights={
+                candidates[index]: float(log_weights[index])
+                for index in np.argsort(-log_weights, kind="stable").tolist()
+            },
             allowed_ids=allowed_ids,
             planner=planner,
             times=dict(times),
@@ -305,13 +309,11 @@ def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None
         scanned_hits = [(scan.task, is_whole, next(hits)) for scan, is_whole in planned]
         search.nearest |= {task: task_hits for task, is_whole, task_hits in scanned_hits if is_whole}
         search.planner.add_hits(
-            [(task, task_hits) for task, _, task_hits in scanned_hits],
-            search.words.log_odds,
-            search.words.match_all_terms,
+            [(task, task_hits) for task, _, task_hits in scanned_hits], search.words.look_up
         )
         if search.request.query.moments:
             # For scoring moments. A searched task without a hit will not get one later.
-            tasks = {hit.task for hit in search.planner.hits()}
+            tasks = {hit.task for hit in search.planner.hits}
             with_moments = {task: query[task] for task in query if snapshot.shards[task].has_moments}
             vectors_of_hits = (search.query_vectors | with_moments).items()
             search.query_vectors = {task: vector for task, vector in vectors_of_hits if task in tasks}

@@ -73,9 +73,9 @@ SHARED_ENCODING = RoundLimits(
     growth=4,
 )
 
-# Vector IDs, scores, orders of the tasks, cosines, and evidence of texts.
+# Vector IDs, scores, orders of the tasks, cosines, evidence of texts, and whether these match all terms.
 _EMPTY_POOL: list[npt.NDArray[Any]] = [
-    np.empty(0, dtype) for dtype in (np.int64, np.float32, np.int64, np.float32, np.float32)
+    np.empty(0, dtype) for dtype in (np.int64, np.float32, np.int64, np.float32, np.float32, np.bool_)
 ]
 
 
@@ -95,6 +95,9 @@ class RoundPlanner:
 
     Attributes:
         searched: Tasks in the rounds so far.
+        reached_tasks: Number of likeliest tasks down to the last searched one, including those that cannot contain
+            hits.
+        hits: The best hits so far, at most ``depth``.
     """
 
     def __init__(
@@ -112,6 +115,8 @@ class RoundPlanner:
         visual: VisualScore,
     ) -> None:
         self.searched: set[str] = set()
+        self.reached_tasks = 0
+        self.hits: list[Hit] = []
         self.prior_bonuses: dict[str, float] = dict(zip(tasks, prior_bonuses.tolist(), strict=True))
         bounds = np.asarray(prior_bonuses, np.float64) + (0.0 if words is None else words)
         order = np.argsort(-bounds, kind="stable")  # tasks with equal bounds stay in order
@@ -126,59 +131,75 @@ class RoundPlanner:
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
         self._visual = visual
-        self._tiers = self._split_tiers(routes, tasks_in_first_page)
+        # The ranks of the selected tasks, in tiers: a tier's hits precede the next one's.
+        selected = cut = len(tasks)
+        if isinstance(routes, int):
+            selected = cut = int((self._bounds >= self._bounds[min(routes, cut) - 1]).sum())
+        elif routes == "auto" and tasks_in_first_page is not None:
+            cut = tasks_in_first_page
+        tiers = (
+            np.array([rank for rank in part if self._ranked[rank] in self._orders], np.int64)
+            for part in (range(min(cut, selected)), range(cut, selected))
+        )
+        self._tiers = [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]
         lowest = (self._bounds[0] if len(bounds) else 0.0) - limits.first_round_margin * visual.weight
         near = int((self._bounds[: limits.max_first_round] >= lowest).sum())
         self._round_size = max(near, limits.min_first_round)
         self._earlier_hits: list[Hit] = []  # of previous tiers
         self._pool = _EMPTY_POOL  # best hits of the current tier
         self._tier_hits: list[Hit] = []  # those that can be results
-        self._highest_cosine: float | None = None
+        self._highest_cosine = -np.inf
+        self._lowest_score = self._min_score  # that changes the results
+        # Bound on the visual score of videos not found yet; with auto, it is only likely.
+        self._visual_bound = visual.log_odds(COSINE_LIMIT)
         self._is_full = False  # of videos that match all terms
-
-    @property
-    def reached_tasks(self) -> int:
-        """Number of likeliest tasks down to the last searched one, including those that cannot contain hits."""
-        return 1 + max((self._ranks[task] for task in self.searched), default=-1)
 
     def next_round(self) -> list[str]:
         """Choose the tasks to search next; empty when the list of hits is complete."""
         while True:
             tier = self._tiers[0]
-            lowest = self._lowest_useful_score()
             ranks = tier[: self._round_size]
-            is_reachable = can_reach_score(self._bounds[ranks], lowest, self._visual_bound())
-            if self._uses_likely_bound and lowest > self._min_score:  # there are enough results
-                is_reachable &= self._are_likely(ranks)
+            is_reachable = can_reach_score(self._bounds[ranks], self._lowest_score, self._visual_bound)
+            if self._uses_likely_bound and self._lowest_score > self._min_score:  # there are enough results
+                # Tasks with equal bounds are equally likely, so none is cut off: tasks without captions have equal
+                # bonuses. Videos that match all terms can have no better rivals, so the limit then holds for such
+                # tasks, too.
+                most = self._limits.max_likely_tasks
+                if self._is_full:
+                    is_reachable &= ranks < min(most, _MAX_LIKELY_TASKS_IF_FULL)
+                elif len(self._bounds) >= most:
+                    is_reachable &= self._bounds[ranks] >= self._bounds[most - 1]
             size = int(is_reachable.sum())  # sorted by bound, so reachable tasks come first
             if size:
-                self._tiers[0], tasks = tier[size:], [self._ranked[rank] for rank in tier[:size].tolist()]
+                self._tiers[0], reached = tier[size:], tier[:size].tolist()
+                tasks = [self._ranked[rank] for rank in reached]
+                self.reached_tasks = max(self.reached_tasks, reached[-1] + 1)
                 self.searched.update(tasks)
                 self._round_size = self._limits.growth * len(self.searched)
                 return tasks
-            if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self.depth:
+            if len(self._tiers) == 1 or len(self.hits) >= self.depth:
                 return []
-            self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
+            self._earlier_hits, self._tier_hits, self._pool = self.hits, [], _EMPTY_POOL
+            self._lowest_score = self._min_score
             del self._tiers[0]
 
     def can_enter(self, task: str, words: float) -> bool:
         """Check whether a video of the task with this evidence could still enter the results."""
         bound = np.array(self.prior_bonuses[task] + words)
-        return bool(can_reach_score(bound, self._lowest_useful_score(), self._visual_bound()))
+        return bool(can_reach_score(bound, self._lowest_score, self._visual_bound))
 
     def add_hits(
         self,
         hits_by_task: Iterable[tuple[str, Hits]],
-        words: Callable[[Ids], Scores] | None = None,
-        match_all_terms: Callable[[Ids], npt.NDArray[np.bool_]] | None = None,
+        words: Callable[[Ids], tuple[Scores, npt.NDArray[np.bool_]]] | None = None,
     ) -> None:
         """Add the hits of a round.
 
         Args:
             hits_by_task: Task IDs and hits with cosines, best first. For each task, the requested number of hits from
                 different videos, or all there are; other hits may follow.
-            words: Looks up the evidence of texts for vector IDs.
-            match_all_terms: Checks for each vector ID whether the video's texts match all terms of the query.
+            words: Looks up the evidence of texts for vector IDs, and whether each video's texts match all terms of the
+                query.
         """
         parts = [(task, hits) for task, hits in hits_by_task if len(hits.ids)]
         if not parts:
@@ -188,73 +209,33 @@ class RoundPlanner:
         cosines = np.concatenate([hits.scores for _, hits in parts])
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
         bonuses = np.repeat(np.array([self.prior_bonuses[task] for task, _ in parts], np.float32), counts)
-        evidence = np.zeros(len(ids), np.float32) if words is None else words(ids)
+        evidence, match_all = (
+            words(ids) if words else (np.zeros(len(ids), np.float32), np.zeros(len(ids), np.bool_))
+        )
         scores = (self._visual.log_odds(cosines) + evidence) + bonuses
-        highest = float(cosines.max())
-        self._highest_cosine = highest if self._highest_cosine is None else max(self._highest_cosine, highest)
-        columns = zip(self._pool, (ids, scores, orders, cosines, evidence), strict=True)
-        ids, scores, orders, cosines, evidence = map(np.concatenate, columns)
-        rows = rank_distinct(ids, scores, orders, self.depth)
-        self._pool = [column[rows] for column in (ids, scores, orders, cosines, evidence)]
+        self._highest_cosine = max(self._highest_cosine, float(cosines.max()))
+        columns = zip(self._pool, (ids, scores, orders, cosines, evidence, match_all), strict=True)
+        pool = [np.concatenate(column) for column in columns]
+        rows = rank_distinct(ids=pool[0], scores=pool[1], owners=pool[2], k=self.depth)
+        self._pool = [column[rows] for column in pool]
         earlier = {hit.id for hit in self._earlier_hits}
         self._tier_hits = [
             Hit(self._searchable[order], video, score, cosine=cosine, words=words_part)
             for video, score, order, cosine, words_part in zip(
-                *map(np.ndarray.tolist, self._pool), strict=True
+                *map(np.ndarray.tolist, self._pool[:-1]), strict=True
             )
             if score >= self._min_score and video not in earlier
         ]
-        if match_all_terms is not None and self._uses_likely_bound:
-            self._is_full = len(self._tier_hits) >= self.depth and bool(match_all_terms(ids[rows]).all())
-
-    def hits(self) -> list[Hit]:
-        """List the best hits so far."""
-        return (self._earlier_hits + self._tier_hits)[: self.depth]
+        self.hits = (self._earlier_hits + self._tier_hits)[: self.depth]
+        is_long = len(self.hits) >= self.depth
+        self._lowest_score = max(self.hits[-1].score, self._min_score) if is_long else self._min_score
+        if self._uses_likely_bound:
+            self._is_full = len(self._tier_hits) >= self.depth and bool(self._pool[-1].all())
+            slack = 0.0 if self._is_full else self._limits.cosine_slack
+            cosine = min(COSINE_LIMIT, self._highest_cosine + slack)
+            self._visual_bound = self._visual.log_odds(cosine)
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
         """Compute a hit's sort key, even if it is no longer in the list."""
         is_in_later_tier = self._ranks[hit.task] >= self._first_tier
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
-
-    def bonus(self, task: str) -> float:
-        """Get a task's prior bonus with the precision of scores; it changes when a domain loses its last video."""
-        return float(np.float32(self.prior_bonuses[task]))
-
-    def _lowest_useful_score(self) -> float:
-        """Compute the score that a new hit must reach to change the results."""
-        room = self.depth - len(self._earlier_hits)
-        kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
-        return max(kth_score, self._min_score)
-
-    def _are_likely(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Check for each rank whether its task is one of the likeliest, ``[len(ranks)]``.
-
-        Tasks with equal bounds are equally likely, so none is cut off: tasks without captions have equal bonuses.
-        Videos that match all terms can have no better rivals, so the limit then holds for such tasks, too.
-        """
-        most = self._limits.max_likely_tasks
-        if self._is_full:
-            return np.asarray(ranks < min(most, _MAX_LIKELY_TASKS_IF_FULL))
-        least = self._bounds[most - 1] if len(self._bounds) >= most else -np.inf
-        return np.asarray(self._bounds[ranks] >= least)
-
-    def _visual_bound(self) -> float:
-        """Bound the visual score of videos not found yet; with ``auto``, the bound is only likely."""
-        cosine = COSINE_LIMIT
-        if self._uses_likely_bound and self._highest_cosine is not None:
-            slack = 0.0 if self._is_full else self._limits.cosine_slack
-            cosine = min(cosine, self._highest_cosine + slack)
-        return self._visual.log_odds(cosine)
-
-    def _split_tiers(self, routes: Routes, tasks_in_first_page: int | None) -> list[npt.NDArray[np.int64]]:
-        """Split the ranks of the selected tasks into tiers: a tier's hits precede the next one's."""
-        selected = cut = len(self._ranked)
-        if isinstance(routes, int):
-            selected = cut = int((self._bounds >= self._bounds[min(routes, cut) - 1]).sum())
-        elif routes == "auto" and tasks_in_first_page is not None:
-            cut = tasks_in_first_page
-        tiers = (
-            np.array([rank for rank in part if self._ranked[rank] in self._orders], np.int64)
-            for part in (range(min(cut, selected)), range(cut, selected))
-        )
-        return [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]

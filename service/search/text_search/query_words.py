@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import get_args
 
@@ -17,7 +17,6 @@ from cinestrata_schemas.search import MatchedText, Suggestion, SuggestionsRespon
 from index.arrays import Ids, find_ids, video_ids_of
 from index.words.text_analysis import COMPOUND, QUOTE, QueryUnit, parse_query, split_words, words_by_position
 from index.words.word_evidence import (
-    WordEvidence,
     inverse_document_frequency,
     passage_evidence,
     required_units,
@@ -54,6 +53,10 @@ class QueryWords:
         units: Words and quoted phrases.
         text: The text to encode: with corrected words and without punctuation.
         corrected: The query with corrected words; None if nothing was corrected.
+        captions: Captions of the snapshot's tasks.
+        evidence: Evidence for the videos of the searched tasks; its domains are the indices of the snapshot's tasks.
+        passages: The transcript passage with the words, by video, for videos with such a passage.
+        highest: Highest evidence that a video in each of the snapshot's tasks can have, ``float32 [T]``.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class QueryWords:
         snapshot: SearchSnapshot,
         tasks: Sequence[str],
     ) -> None:
-        self._texts, self._captions, self._snapshot = texts, captions, snapshot
+        self._texts, self.captions, self._snapshot = texts, captions, snapshot
         self._tasks = snapshot.task_indices
         self.units = parse_query(typed)
         matches = texts.words.lookup(self.units)
@@ -72,21 +75,28 @@ class QueryWords:
         if self.corrected is not None:
             self.units = parse_query(self.corrected)
             matches = texts.words.lookup(self.units)
-        text = self.corrected or typed
-        self.text = _without_punctuation(QUOTE.sub(" ", text)) or text
+        text = QUOTE.sub(" ", self.corrected or typed)
+        # Without punctuation, except inside a word, so that "snow" and "snow!" are one query.
+        characters = [
+            " " if unicodedata.category(char)[0] == "P" and not (before + after).isalnum() else char
+            for before, char, after in zip(" " + text, text, text[1:] + " ", strict=False)
+        ]
+        self.text = " ".join("".join(characters).split()) or self.corrected or typed
         self._weights: list[float] = inverse_document_frequency(
             matches.frequencies, matches.documents
         ).tolist()
         is_searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last entry is for unknown videos
-        is_searched[self._indices(tasks)] = True
-        self._passages: dict[int, int] = {}  # video → its passage with the words
+        is_searched[np.fromiter(map(self._tasks.__getitem__, tasks), np.intp, len(tasks))] = True
+        self.passages: dict[int, int] = {}
         self._negative_domains = np.empty(0, np.int32)  # domains of the videos with negative feedback
-        self._evidence = self._find_evidence(matches, is_searched)
-        self._add_transcripts(is_searched)
-        self._add_negative_feedback([typed, self.text], is_searched)
-        evidence = self._evidence
-        self._highest = np.where(captions.uncaptioned_counts > 0, evidence.unknown, evidence.absent)
-        np.maximum.at(self._highest, evidence.domains, evidence.log_odds)
+        self._find_evidence(matches, is_searched)
+        if texts.transcripts.index.documents and self.units:
+            self._add_transcripts(is_searched)
+        if texts.feedback.texts:
+            self._add_negative_feedback([typed, self.text], is_searched)
+        evidence = self.evidence
+        self.highest = np.where(captions.uncaptioned_counts > 0, evidence.unknown, evidence.absent)
+        np.maximum.at(self.highest, evidence.domains, evidence.log_odds)
         (better,) = np.nonzero(evidence.log_odds > evidence.absent[evidence.domains])
         better = better[np.argsort(evidence.domains[better], kind="stable")]  # ascending within each domain
         self._better_videos, self._better_log_odds = evidence.videos[better], evidence.log_odds[better]
@@ -97,35 +107,17 @@ class QueryWords:
 
     def absent(self, task: str) -> float:
         """Get the evidence for a task's captioned videos without a matched text."""
-        return float(self._evidence.absent[self._tasks[task]])
+        return float(self.evidence.absent[self._tasks[task]])
 
-    def highest(self, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Get the highest evidence that a video in each task can have, ``[len(tasks)]``."""
-        return self._highest[self._indices(tasks)]
-
-    def log_odds(self, videos: Ids) -> npt.NDArray[np.float32]:
-        """Look up the evidence for videos of the snapshot by vector ID, ``[len(videos)]``."""
-        log_odds = self._unmatched(videos)
-        is_matched, rows = find_ids(self._evidence.videos, videos)
-        log_odds[is_matched] = self._evidence.log_odds[rows]
-        return np.asarray(log_odds, np.float32)
-
-    def log_odds_without_captions(self, videos: Ids) -> npt.NDArray[np.float32]:
-        """Look up what lack of captions adds to the evidence for videos; 0 with captions, ``[len(videos)]``."""
-        domains = self._snapshot.video_tasks.locate(videos)
-        are_captioned = self._captions.are_captioned(videos, domains)
-        return np.where(are_captioned, np.float32(0), self._evidence.unknown[domains])
-
-    def videos_with_all_terms(self) -> tuple[Ids, npt.NDArray[np.integer]]:
-        """Find the videos whose texts match all terms: vector IDs, and the indices of their tasks."""
-        has_all_terms = self._evidence.has_all_terms
-        return self._evidence.videos[has_all_terms], self._evidence.domains[has_all_terms]
-
-    def match_all_terms(self, videos: Ids) -> npt.NDArray[np.bool_]:
-        """Check for each video, by vector ID, whether its texts match all terms, ``[len(videos)]``."""
-        match_all, rows = find_ids(self._evidence.videos, videos)
-        match_all[match_all] = self._evidence.has_all_terms[rows]  # of those with a matched text
-        return match_all
+    def look_up(self, videos: Ids) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Look up the evidence for videos of the snapshot, and whether each matches all terms, ``[len(videos)]``."""
+        evidence, domains = self.evidence, self._snapshot.video_tasks.locate(videos)
+        are_captioned = self.captions.are_captioned(videos, domains)
+        log_odds = np.where(are_captioned, evidence.absent[domains], evidence.unknown[domains])
+        match_all, rows = find_ids(evidence.videos, videos)
+        log_odds[match_all] = evidence.log_odds[rows]
+        match_all[match_all] = evidence.has_all_terms[rows]  # of those with a matched text
+        return log_odds, match_all
 
     def negative_count(self, task: str) -> int:
         """Count a task's videos with negative feedback. As many more are found, in case these fall in rank."""
@@ -146,8 +138,8 @@ class QueryWords:
         index = self._tasks[task]
         matched = slice(self._starts[index], self._starts[index + 1])
         videos, steps = self._better_videos[matched], self._better_log_odds[matched]
-        uncaptioned = self._captions.uncaptioned(index)
-        if self._evidence.absent[index] >= self._evidence.unknown[index]:
+        uncaptioned = self.captions.uncaptioned(index)
+        if self.evidence.absent[index] >= self.evidence.unknown[index]:
             uncaptioned = uncaptioned[:0]
         count = len(videos) + len(uncaptioned)
         levels = np.unique(steps) if count > _FEW else steps[:0]
@@ -167,42 +159,35 @@ class QueryWords:
                 break
         return groups
 
-    def _indices(self, tasks: Sequence[str]) -> npt.NDArray[np.intp]:
-        """Look up tasks' indices in the snapshot, ``[len(tasks)]``."""
-        return np.fromiter(map(self._tasks.__getitem__, tasks), np.intp, len(tasks))
-
-    def _find_evidence(self, matches: WordMatches, is_searched: npt.NDArray[np.bool_]) -> WordEvidence:
+    def _find_evidence(self, matches: WordMatches, is_searched: npt.NDArray[np.bool_]) -> None:
+        """Compute the evidence from all texts except transcripts."""
         is_partial = np.count_nonzero(matches.strengths, axis=0) < matches.frequencies
         captions = np.count_nonzero(matches.strengths[matches.kinds == TextKind.CAPTION], axis=0)
         # Of a unit so common that some of its texts are not matches, captions have their share.
-        share = self._captions.statistics.captions / max(1, matches.documents)
+        share = self.captions.statistics.captions / max(1, matches.documents)
         captions[is_partial] = np.maximum(captions, matches.frequencies * share)[is_partial]
         domains = self._snapshot.video_tasks.locate(matches.videos)
         matches, domains = matches.select(is_searched[domains]), domains[is_searched[domains]]
-        evidence = word_evidence(
+        self.evidence = word_evidence(
             matches,
-            self._captions.statistics,
+            self.captions.statistics,
             domains=domains,
-            is_captioned=self._captions.are_captioned(matches.videos, domains),
+            is_captioned=self.captions.are_captioned(matches.videos, domains),
             is_partial=np.asarray(is_partial),
             caption_frequencies=captions,
         )
-        if is_partial.any() and evidence.may_have_all_terms:
+        if is_partial.any() and self.evidence.may_have_all_terms:
             # Another text of the video may contain a common unit.
             videos, domains = self._searched(self._texts.words.containing(self.units), is_searched)
-            evidence = evidence.with_all_terms(videos, domains, self._unmatched(videos, evidence))
-        if evidence.has_all_terms.any() and len(self.units) > 1:
+            self.evidence = self.evidence.with_all_terms(videos, domains, self.look_up(videos)[0])
+        if self.evidence.has_all_terms.any() and len(self.units) > 1:
             terms = tuple(term for unit in self.units for term in unit.terms)
             phrase = QueryUnit(terms, True, self.units[0].start, self.units[-1].end)
-            evidence = evidence.with_phrase(self._texts.words.lookup([phrase]).videos)
-        return evidence
+            self.evidence = self.evidence.with_phrase(self._texts.words.lookup([phrase]).videos)
 
     def _add_transcripts(self, is_searched: npt.NDArray[np.bool_]) -> None:
         """Add the evidence from transcripts, and remember each video's best passage."""
-        transcripts = self._texts.transcripts.index
-        if not transcripts.documents or not self.units:
-            return
-        matches = transcripts.lookup(self.units, required_units)
+        matches = self._texts.transcripts.index.lookup(self.units, required_units)
         log_odds, says_all = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
         videos = video_ids_of(matches.videos)
         domains = self._snapshot.video_tasks.locate(videos)
@@ -211,8 +196,8 @@ class QueryWords:
         rows = rows[np.lexsort((matches.videos[rows], -log_odds[rows], videos[rows]))]
         rows = rows[np.diff(videos[rows], prepend=-1) != 0]
         if len(rows):
-            self._passages = dict(zip(videos[rows].tolist(), matches.videos[rows].tolist(), strict=True))
-            self._evidence = self._evidence.with_transcripts(
+            self.passages = dict(zip(videos[rows].tolist(), matches.videos[rows].tolist(), strict=True))
+            self.evidence = self.evidence.with_transcripts(
                 videos[rows], domains[rows], log_odds[rows], says_all[rows]
             )
 
@@ -223,22 +208,13 @@ class QueryWords:
             return
         videos, self._negative_domains = self._searched(all_videos, is_searched)
         votes = all_votes[np.isin(all_videos, videos)]
-        log_odds = self.log_odds(videos).astype(np.float64)
-        self._evidence = self._evidence.with_negative_feedback(
-            videos, self._negative_domains, votes, log_odds
-        )
+        log_odds = self.look_up(videos)[0].astype(np.float64)
+        self.evidence = self.evidence.with_negative_feedback(videos, self._negative_domains, votes, log_odds)
 
     def _searched(self, videos: Ids, is_searched: npt.NDArray[np.bool_]) -> tuple[Ids, npt.NDArray[np.int32]]:
         """Select the videos of searched tasks, with the indices of their tasks."""
         domains = self._snapshot.video_tasks.locate(videos)
         return videos[is_searched[domains]], domains[is_searched[domains]]
-
-    def _unmatched(self, videos: Ids, evidence: WordEvidence | None = None) -> npt.NDArray[np.float32]:
-        """Look up the evidence for videos of the snapshot if no text of theirs matched, ``[len(videos)]``."""
-        evidence = evidence or self._evidence
-        domains = self._snapshot.video_tasks.locate(videos)
-        are_captioned = self._captions.are_captioned(videos, domains)
-        return np.where(are_captioned, evidence.absent[domains], evidence.unknown[domains])
 
     # -- spelling -----------------------------------------------------------------------------------------------
 
@@ -254,9 +230,10 @@ class QueryWords:
         missing = [term for term in missing if not transcripts.contains(term)]
         if not missing or not words.documents:
             return None
-        are_known = self._snapshot.query_vectors.are_words(missing)
-        is_known = dict(zip(missing, are_known, strict=True)).__getitem__
-        corrections = {term: words.correct(term, is_known) for term in missing}
+        # The tokenizer knows what it encodes as one token, besides the start and end tokens.
+        tokens = self._snapshot.query_vectors.encoder.tokenize(missing)
+        known = {term for term, of_term in zip(missing, tokens, strict=True) if len(of_term) == 3}
+        corrections = {term: words.correct(term, known.__contains__) for term in missing}
         corrected = typed
         for word in reversed(split_words(typed)):
             if correction := corrections.get(word.term.removeprefix(COMPOUND)):
@@ -264,15 +241,6 @@ class QueryWords:
         return corrected if any(corrections.values()) else None
 
     # -- matched texts ------------------------------------------------------------------------------------------
-
-    def matched_videos(self, ids: Sequence[int]) -> set[int]:
-        """Select the videos that have a text with a word of the query."""
-        wanted = np.array(ids, np.int64)
-        return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
-
-    def passages(self, videos: Iterable[int]) -> list[int]:
-        """List the transcript passages that have the words by ID, one per video with such a passage."""
-        return [self._passages[video] for video in videos if video in self._passages]
 
     def matched_texts(
         self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
@@ -354,15 +322,6 @@ class QueryWords:
                     for term in first:
                         spellings.setdefault(term, set()).add((number, tuple(others)))
         return spellings
-
-
-def _without_punctuation(text: str) -> str:
-    """Replace punctuation by spaces, except inside a word, so that "snow" and "snow!" are one query."""
-    characters = [
-        " " if unicodedata.category(char)[0] == "P" and not (before + after).isalnum() else char
-        for before, char, after in zip(" " + text, text, text[1:] + " ", strict=False)
-    ]
-    return " ".join("".join(characters).split())
 
 
 def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:

@@ -98,7 +98,7 @@ def test_all_routes_equal_an_exhaustive_search(
     searchable = [task for task in shards if task not in closed]
     planner = _planner(_routing(bonuses), searchable, k, min_score=min_score)
     waves = _search(planner, shards, k)
-    assert planner.hits() == _exhaustive(shards, bonuses, searchable, k, min_score)
+    assert planner.hits == _exhaustive(shards, bonuses, searchable, k, min_score)
     searched = [task for wave in waves for task in wave]
     assert len(searched) == len(set(searched)) == len(planner.searched)
     assert not closed & set(searched), "tasks without passing videos are not searched"
@@ -126,12 +126,12 @@ def test_pages_contain_every_video_once(
             routing, list(shards), end + 1, routes=routes, tasks_in_first_page=first_page_tasks
         )
         _search(planner, shards, end + 1)
-        pages.append(planner.hits()[offset:end])
+        pages.append(planner.hits[offset:end])
         first_page_tasks, offset = (
             (planner.reached_tasks if first_page_tasks is None else first_page_tasks),
             end,
         )
-        if len(planner.hits()) <= end:
+        if len(planner.hits) <= end:
             break
     listed = [hit for page in pages for hit in page]
     # Hits of the first page's tasks come first; with a number of routes, no other task is searched.
@@ -170,7 +170,7 @@ def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> N
         assert ("far" in searched) == is_searched
     thresholded = _planner([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", min_score=0.4)
     assert {task for wave in _search(thresholded, shards, 2) for task in wave} == {"near"}
-    assert [hit.id for hit in thresholded.hits()] == [0]
+    assert [hit.id for hit in thresholded.hits] == [0]
 
 
 def test_auto_limits_the_number_of_likely_tasks() -> None:
@@ -183,7 +183,7 @@ def test_auto_limits_the_number_of_likely_tasks() -> None:
     assert enough.reached_tasks == SEPARATE_ENCODINGS.max_likely_tasks
     many = _planner(_routing(bonuses), list(shards), 50, routes="auto")
     _search(many, shards, 50)
-    assert len(many.hits()) == 50
+    assert len(many.hits) == 50
     level = _planner(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
     _search(level, shards, 5)
     assert len(level.searched) == 100, "no task of equal bonus is cut off"
@@ -197,7 +197,7 @@ def test_number_of_routes_includes_tasks_of_equal_lift() -> None:
         planner = _planner(routing, list("abcd"), 9, routes=routes)
         _search(planner, shards, 9)
         assert planner.searched == set(expected)
-        assert {hit.task for hit in planner.hits()} == set(expected)
+        assert {hit.task for hit in planner.hits} == set(expected)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,9 @@ def test_auto_expects_no_higher_cosine_while_complete_videos_fill_the_list(
         [("near", 0.0), ("far", bonus)], ["near", "far"], 2, routes="auto", limits=ONE_TASK_AT_FIRST
     )
     assert planner.next_round() == ["near"]
-    planner.add_hits({"near": hits}.items(), match_all_terms=lambda videos: np.isin(videos, complete))
+    planner.add_hits(
+        {"near": hits}.items(), lambda videos: (np.zeros(2, np.float32), np.isin(videos, complete))
+    )
     assert planner.next_round() == expected
 
 
@@ -267,6 +269,6 @@ def test_auto_searches_fewer_likely_tasks_once_complete_videos_fill_the_list(ste
         hits = {
             task: Hits(np.array([number + n]), np.float32([0.5 - n / 100])) for n, task in enumerate(wave)
         }
-        planner.add_hits(hits.items(), match_all_terms=lambda videos: np.ones(len(videos), np.bool_))
+        planner.add_hits(hits.items(), lambda videos: (np.zeros(len(videos)), np.ones(len(videos), np.bool_)))
         number += len(wave)
     assert searched == 24

@@ -36,7 +36,7 @@ def _route(
 ) -> list[tuple[dict[str, float], TextEvidence]]:
     tokens = snapshot.query_vectors.tokens(TEXTS)
     routings = snapshot.route(tokens, [list(tasks or snapshot.shards)] * len(TEXTS))
-    return [(routing.weights, routing.evidence) for routing in routings]
+    return [(weights, evidence) for weights, _, evidence in routings]
 
 
 def _encode(snapshot: SearchSnapshot, tasks: Iterable[str] | None = None) -> list[np.ndarray]:

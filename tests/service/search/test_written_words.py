@@ -226,9 +226,9 @@ def _check_list(served: SearchEngine, query: SearchQuery) -> None:
         (vector,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
         (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
         visual = snapshot.visual_score.log_odds(hits.scores)
-        scores = visual + search.planner.prior_bonuses[task] + search.words.log_odds(hits.ids)
+        scores = visual + search.planner.prior_bonuses[task] + search.words.look_up(hits.ids)[0]
         expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
-    ranked = [(hit.score, hit.id) for hit in search.planner.hits()]
+    ranked = [(hit.score, hit.id) for hit in search.planner.hits]
     expected.sort(key=lambda entry: -entry[0])
     assert len(ranked) == min(query.k + 1, len(expected))
     assert [video for _, video in ranked] == [video for _, video in expected[: len(ranked)]]

@@ -78,9 +78,9 @@ def test_copy_answers_as_the_catalog_does(
 
     # A copy without space for all domains names the others.
     hits = [Hit(task, int(shard.ids[0]), 0.5) for task, shard in snapshot.shards.items()]
-    rows = small.read_results(hits, snapshot)
-    assert [row.video_id for row in rows.rows.values()] == ["birds-0"]
-    assert rows.not_cached.keys() == {"tsk_cars", "tsk_sea"}
+    rows, _, not_cached = small.read_results(hits, snapshot)
+    assert [row.video_id for row in rows.values()] == ["birds-0"]
+    assert not_cached.keys() == {"tsk_cars", "tsk_sea"}
     with pytest.raises(Unavailable):
         small.videos("tsk_cars")
 
