@@ -17,13 +17,21 @@ from starlette.responses import Response
 
 from api import openapi, problem_details
 from api.pages import html_pages, sign_in_pages
-from api.request_middleware import PREFIX, PathPrefixMiddleware, RequestObserver, first_segment
-from api.request_threads import LoadSheddingMiddleware, limit_request_threads
+from api.request_middleware import (
+    MAX_FORM_FIELDS,
+    MAX_FORM_FILES,
+    PREFIX,
+    LoadSheddingMiddleware,
+    PathPrefixMiddleware,
+    RequestObserver,
+    SecurityMiddleware,
+    UnexpectedErrorMiddleware,
+)
+from api.request_threads import limit_request_threads
 from api.routes import RESOURCE_ROUTERS, agent_routes
 from api.security.authentication import Authenticator, require_network_credentials
 from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
-from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, SecurityMiddleware
 from cinestrata_schemas import __version__
 from service.core import tracing
 from service.core.process_setup import configure_logging
@@ -89,14 +97,14 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
     check_declarations(app)
     paths = [route.path or "" for route in iter_route_contexts(app.routes)]
-    if (root := configured.root_path) and first_segment(root) in map(first_segment, (PREFIX, *paths)):
+    if (root := configured.root_path) and _first_segment(root) in map(_first_segment, (PREFIX, *paths)):
         # It could also be a path whose prefix a proxy has removed.
         raise ValueError(f"CINESTRATA_ROOT_PATH={root} is a path of the service itself: choose another")
     app.openapi = openapi.describe(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
     app.exception_handler(404)(html_pages.unknown_page)
     # Each middleware wraps those that were added before it.
-    app.add_middleware(problem_details.UnexpectedErrorMiddleware)
+    app.add_middleware(UnexpectedErrorMiddleware)
     # Levels above 2 take twice as long and save only a twentieth.
     app.add_middleware(
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_UNCOMPRESSED_TYPES
@@ -128,12 +136,16 @@ def _openid_routers(app: FastAPI, configured: Settings) -> list[APIRouter]:
     return [openid_pages.router]
 
 
+def _first_segment(path: str) -> str:
+    return path.removeprefix("/").partition("/")[0]
+
+
 def _api_resources(app: FastAPI) -> frozenset[str]:
     """Return the first path segments of all API resources and of the agents' route, without the pages."""
     paths = (
         route.path for route in iter_route_contexts(app.routes) if getattr(route, "include_in_schema", False)
     )
-    return frozenset({"openapi.json", "mcp", *(first_segment(path) for path in paths if path)})
+    return frozenset({"openapi.json", "mcp", *(_first_segment(path) for path in paths if path)})
 
 
 class RevalidatedStaticFiles(StaticFiles):

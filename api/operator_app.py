@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from api import problem_details
+from api.request_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.routes import RESOURCE_ROUTERS
-from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from service.access.audit_log import command_line_actor
 from service.access.credentials import Principal
 from service.core.settings import Settings

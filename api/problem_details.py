@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from http import HTTPStatus
+from re import Pattern
 from typing import Any
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.routing import compile_path
 
-from api.request_middleware import HttpMiddleware, StatusRecorder, allowed_methods, explain_failure
 from cinestrata_schemas.problems import Problem, ProblemField
 from service.core.errors import CinestrataError, InvalidInput, problem_type
 
-log = structlog.get_logger(__name__)
-
 MEDIA_TYPE = "application/problem+json"
+FAILURE_KEY = "cinestrata.failure"  # in the scope: the reason of a status of 500 or above, for its log line
 # FastAPI prefixes the location of a field with its source; the problem names only the field.
+_STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
 _FIELD_SOURCES = {"body", "query", "path", "header", "cookie"}
 # Errors about the whole body whose messages name Python classes.
 _BODY_TYPES = {"missing", "model_type", "model_attributes_type", "dict_type", "list_type"}
@@ -42,7 +41,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Register handlers for errors of the service and of the framework.
 
     The handlers are coroutines. Plain functions would run in the thread pool, so a busy server could not refuse a
-    request until a thread is free. :class:`UnexpectedErrorMiddleware` handles all other exceptions.
+    request until a thread is free. ``UnexpectedErrorMiddleware`` handles all other exceptions.
     """
     app.exception_handler(CinestrataError)(_handle_service_error)
     app.exception_handler(RequestValidationError)(_handle_validation_error)
@@ -65,36 +64,9 @@ def _problem(request: Request, status: int, title: str, detail: str) -> Problem:
     return Problem(type=problem_type(title), title=title, status=status, detail=detail, instance=path)
 
 
-class UnexpectedErrorMiddleware(HttpMiddleware):
-    """ASGI middleware that logs unexpected exceptions and answers with a problem that reveals no internals.
-
-    The framework's own last handler runs outside all middleware, so its response would lack security headers and
-    metrics.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and turn an exception into a response."""
-        recorder = StatusRecorder(send)
-        try:
-            await self.app(scope, receive, recorder)
-        except ClientDisconnect:
-            log.info("client_disconnected", path=scope["path"])
-        except Exception as error:
-            log.error("unexpected_error", path=scope["path"], exc_info=error)
-            if recorder.status is not None:
-                raise  # the server closes the connection, which tells the client that data is missing
-            internal_error = _InternalError("The server failed to process the request; see its log.")
-            await problem_response(Request(scope, receive), internal_error)(scope, receive, send)
-
-
-class _InternalError(CinestrataError):
-    status = 500
-    title = "Internal error"
-
-
 async def _handle_service_error(request: Request, error: CinestrataError) -> JSONResponse:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        explain_failure(request.scope, error.detail)
+        request.scope[FAILURE_KEY] = error.detail
     return problem_response(request, error)
 
 
@@ -168,6 +140,23 @@ async def http_problem_response(request: Request, error: HTTPException) -> JSONR
         detail = f"There is no resource at {request.url.path}."
     body = _problem(request, error.status_code, title, detail)
     return JSONResponse(body.model_dump(), error.status_code, headers, media_type=MEDIA_TYPE)
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """List the methods of all routes that match a request's path; the framework knows only those of the first."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    methods = {
+        method
+        for context in iter_route_contexts(request.app.routes)
+        if context.path and context.methods and _pattern(context.path).match(path)
+        for method in context.methods
+    }
+    return sorted(methods or _STATIC_FILES)
+
+
+@lru_cache(maxsize=512)
+def _pattern(path: str) -> Pattern[str]:
+    return compile_path(path)[0]
 
 
 def _encodable(text: str) -> str:

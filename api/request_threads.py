@@ -1,7 +1,5 @@
 """Request threads: few for short requests, and separate ones for long work, long searches and health checks.
 
-Requests are refused early while the queue that they would join is too long.
-
 Threads compete with the event loop for the interpreter lock: with twelve threads on two cores, a request takes 1.3
 times as much processor time as with four. But unpacking an archive for a minute must not occupy a page's thread, and a
 health check must be answered while all threads wait for an unresponsive catalog.
@@ -18,19 +16,10 @@ from threading import Lock
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.problem_details import problem_response
-from api.request_middleware import HttpMiddleware, mark_as_shed, route_path
-from api.security.security_middleware import SECURITY_HEADERS
 from service.core.errors import TooManyRequests
-from service.search.search_load import AdmissionControl
 
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
-_MAX_WAITING = 64  # requests that wait for a thread
-_SEARCH_PATHS = {"/search", "/search/clip"}
-_NEVER_REFUSED = {"/livez", "/readyz", "/metrics"}  # a refused health check would restart a busy process
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -39,11 +28,6 @@ _T = TypeVar("_T")
 def limit_request_threads() -> None:
     """Limit the running event loop's threads for short requests."""
     to_thread.current_default_thread_limiter().total_tokens = SHORT_REQUEST_THREADS
-
-
-def waiting_requests() -> int:
-    """Count the short requests that wait for a thread."""
-    return to_thread.current_default_thread_limiter().statistics().tasks_waiting
 
 
 class SeparateThreads:
@@ -99,40 +83,3 @@ class StreamLimit:
             with self._lock:
                 self._open[caller] -= 1
                 self._open += Counter()  # forgets callers without a stream
-
-
-class LoadSheddingMiddleware(HttpMiddleware):
-    """Refuses searches that admission control would refuse, and other requests while too many wait for a thread.
-
-    Such a request is neither routed nor authenticated nor validated. Otherwise, a process under twice its capacity
-    would spend its time on refusals and fall behind in reading its connections, if no limit applies.
-    """
-
-    def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
-        super().__init__(app)
-        self._admission = admission
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on."""
-        refusal = self._refusal(route_path(scope))
-        if refusal is None:
-            await self.app(scope, receive, send)
-            return
-        mark_as_shed(scope)
-        response = problem_response(Request(scope), refusal)
-        response.headers.update(SECURITY_HEADERS)
-        await response(scope, receive, send)
-
-    def _refusal(self, path: str) -> TooManyRequests | None:
-        if path in _SEARCH_PATHS:
-            try:
-                self._admission.check()
-            except TooManyRequests as error:
-                return error
-        elif path not in _NEVER_REFUSED:
-            waiting = waiting_requests()
-            if waiting >= _MAX_WAITING:
-                return TooManyRequests(
-                    f"The server is busy: {waiting} requests are waiting for a thread. Try again in a second."
-                )
-        return None

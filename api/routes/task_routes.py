@@ -24,11 +24,10 @@ from api.dependencies import (
     parse_json,
 )
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
-from api.request_middleware import api_link
+from api.request_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, api_link
 from api.request_threads import StreamLimit, run_long
 from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires
-from api.security.security_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES
 from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskEvent, TaskSpec
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.catalog.tables import FINAL_STATES

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from urllib.parse import parse_qsl, urlsplit
 
 import structlog
 from cachetools import LRUCache
@@ -27,7 +28,6 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.security.cross_origin import is_cross_site_change
 from cinestrata_schemas.choice_types import AccessScope
 from service.access import credentials
 from service.access.credentials import OPEN_PRINCIPAL, Principal
@@ -39,7 +39,7 @@ from service.access.failed_attempts import (
     address_group,
 )
 from service.catalog.database import CatalogReads
-from service.core.errors import CinestrataError, TooManyRequests, Unavailable
+from service.core.errors import CinestrataError, InvalidInput, TooManyRequests, Unavailable
 from service.core.settings import Settings
 
 SESSION_COOKIE = "cinestrata_session"
@@ -50,6 +50,8 @@ _FRESH_SECONDS = 5.0  # a credential that was revoked by another process is refu
 REMEMBERED_SECONDS = 600.0
 _CACHED = 4096
 _MAX_SECRET_CHARS = 1024
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
 _ENVIRONMENT = Principal("environment", "CINESTRATA_API_KEY", "admin", "environment")
 
 log = structlog.get_logger(__name__)
@@ -76,10 +78,6 @@ class Authenticator:
     def is_environment_key(self, candidate: str) -> bool:
         """Return whether a text is the environment's key, compared in constant time."""
         return bool(self._key) and hmac.compare_digest(candidate.encode("utf-8", "replace"), self._key)
-
-    def is_long_environment_key(self, candidate: str) -> bool:
-        """Return whether a text is the environment's key, which is too long to occur in a search by chance."""
-        return len(self._key) >= MIN_NETWORK_KEY_CHARS and self.is_environment_key(candidate)
 
     async def is_open(self) -> bool:
         """Return whether requests need no credentials: on loopback without keys and users.
@@ -169,7 +167,29 @@ class Authenticator:
             await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
         return principal
 
-    def record_exposed_key(self, request: Request, parameter: str, text: str) -> None:
+    def refuse_key_in_query(self, request: Request) -> None:
+        """Refuse a key in the URL, which browsers, proxies and logs store. The error does not contain the key."""
+        # A short key of the environment may occur in a search by chance.
+        is_long = len(self._key) >= MIN_NETWORK_KEY_CHARS
+        query = request.scope["query_string"].decode("latin-1")
+        for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=None):
+            keys = [
+                text
+                for text in (name, value)
+                if credentials.KEY_PATTERN.search(text) or (is_long and self.is_environment_key(text))
+            ]
+            is_named = name.lower() in _KEY_PARAMETERS
+            if keys or is_named:
+                self._record_exposed_key(
+                    request, "query" if name in keys else name, keys[0] if keys else value
+                )
+                raise InvalidInput.at(
+                    name if is_named else "query",
+                    "API keys in an address are not accepted, because browsers, proxies and logs store addresses.",
+                    "Send the key in the X-API-Key header, and revoke any key that was sent in an address.",
+                )
+
+    def _record_exposed_key(self, request: Request, parameter: str, text: str) -> None:
         """Record in the audit log that a URL contains a key, or a parameter for keys, but not the ``text`` itself."""
         path = credentials.KEY_PATTERN.sub("[key]", request.url.path)
         if len(text) >= MIN_NETWORK_KEY_CHARS:
@@ -260,6 +280,25 @@ def _is_remembered(entry: tuple[float, int, Principal]) -> bool:
     if time.monotonic() - at > REMEMBERED_SECONDS:
         return False
     return principal.expires_at is None or principal.expires_at > datetime.now(UTC)
+
+
+def is_cross_site_change(request: Request) -> bool:
+    """Return whether a browser sends a state-changing request on behalf of another site's page.
+
+    Programs send neither header that tells. If both are present, ``Sec-Fetch-Site`` decides: pages cannot forge it, and
+    it stays correct behind a proxy that changes the host name.
+    """
+    if request.method in _SAFE_METHODS:
+        return False
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc != request.headers.get("host")
+    except ValueError:
+        return True
 
 
 def client_address(request: Request) -> str:

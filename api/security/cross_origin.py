@@ -7,16 +7,12 @@ Browsers add this cookie to requests from other subdomains and ports of the same
 from __future__ import annotations
 
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
-from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
 
 from service.core import tracing
 
-_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS")
 _AGENT_HEADERS = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "Mcp-Session-Id")  # of their protocol
 _TRACE_HEADERS = ("Traceparent", "Tracestate", "Baggage")
@@ -59,29 +55,6 @@ EXPOSED_HEADERS = (
     "WWW-Authenticate",
     tracing.REQUEST_ID_HEADER,
 )
-
-
-def is_cross_site_change(request: Request) -> bool:
-    """Return whether a browser sends a state-changing request on behalf of another site's page."""
-    return request.method not in _SAFE_METHODS and _is_cross_site(request.headers)
-
-
-def _is_cross_site(headers: Headers) -> bool:
-    """Return whether a browser's headers name another site as origin. Programs send neither header.
-
-    If both headers are present, ``Sec-Fetch-Site`` decides: pages cannot forge it, and it stays correct behind a proxy
-    that changes the host name.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in ("same-origin", "none")
-    origin = headers.get("origin")
-    if origin is None:
-        return False
-    try:
-        return urlsplit(origin).netloc != headers.get("host")
-    except ValueError:
-        return True
 
 
 def share_with_origins(app: FastAPI, origins: Collection[str]) -> None:

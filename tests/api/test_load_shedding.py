@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from httpx import ASGITransport, AsyncClient, Response
 from starlette.types import Receive, Scope, Send
 
-from api.request_threads import LoadSheddingMiddleware, run_health_check, run_long, run_search
-from api.security.security_middleware import SECURITY_HEADERS
+from api.request_middleware import SECURITY_HEADERS, LoadSheddingMiddleware
+from api.request_threads import run_health_check, run_long, run_search
 from service.core import request_limits
 from service.library import prometheus_metrics
 from service.search.search_load import AdmissionControl

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from api.problem_details import UnexpectedErrorMiddleware
+from api.request_middleware import UnexpectedErrorMiddleware
 
 JSON = {"Content-Type": "application/json"}
 

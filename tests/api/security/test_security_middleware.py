@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr, ValidationError
 
+from api import request_middleware
 from api.app import create_app
-from api.security import security_middleware
 from api.security.authentication import SESSION_COOKIE, is_loopback
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL, SECRET
@@ -125,7 +125,7 @@ def test_length_with_many_leading_zeros_is_read(client: TestClient) -> None:
 
 
 def test_large_chunked_body_returns_413(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security_middleware, "_MAX_TASK_BYTES", 4 * 2**20)
+    monkeypatch.setattr(request_middleware, "_MAX_TASK_BYTES", 4 * 2**20)
     chunks = (b" " * 2**20 for _ in range(5))
     answer = client.post("/tasks", content=chunks, headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
