@@ -17,6 +17,7 @@ class IndexSnapshot:
     """The shards and releases of one generation. They do not change as long as their files exist.
 
     Attributes:
+        generation: Number of the generation.
         degraded: Task → reason why its shard cannot be searched. Other shards are served.
     """
 
@@ -38,6 +39,7 @@ class IndexSnapshot:
             verify: Whether to compare a release's checksums on first use.
         """
         self.manifest = manifest
+        self.generation = manifest.generation
         self.degraded = degraded
         self._store = store
         self._shards = shards
@@ -94,11 +96,6 @@ class IndexSnapshot:
                 degraded[task] = str(error)
         store.segment_cache.retain(manifest.folder_ids())
         return cls(store, manifest, shards, degraded, verified, verify=verify)
-
-    @property
-    def generation(self) -> int:
-        """Number of the generation."""
-        return self.manifest.generation
 
     @property
     def release_id(self) -> str | None:

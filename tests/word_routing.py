@@ -12,6 +12,7 @@ class WordRouting:
     """Routing without evidence in addition to that of the words."""
 
     shares_text_encoding = False
+    shared_modes: tuple[str, ...] = ()
 
     def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
         """Return the token IDs, which the absent evidence does not need."""
@@ -19,7 +20,3 @@ class WordRouting:
 
     def routing_evidence(self, texts: Sequence[npt.NDArray[np.int64]], tasks: Sequence[str]) -> None:
         """Return no evidence."""
-
-    def is_task_independent(self, mode: str) -> bool:
-        """Vectors differ between tasks."""
-        return False

@@ -46,6 +46,7 @@ class QueryBackbone(ABC):
         fingerprint: Digest of weights, architecture and preprocessing.
         reserved_dims: How many of the last coordinates are zero in every vector of the frozen towers.
         text_background: Distribution of generic texts; None if the backbone has none.
+        tokenize: Converts each text to token IDs ``[L]``, including the start and end tokens, without padding.
     """
 
     name: str
@@ -54,6 +55,7 @@ class QueryBackbone(ABC):
     vocabulary: int
     reserved_dims: int
     text_background: TextBackground | None
+    tokenize: Callable[[Sequence[str]], list[TokenIds]]
 
     def __init__(self, caches: TextVectorCaches | None = None) -> None:
         self._caches = caches or TextVectorCaches()
@@ -66,10 +68,6 @@ class QueryBackbone(ABC):
     @abstractmethod
     def towers(self) -> Backbone:
         """Load both towers in torch, on the first call."""
-
-    @abstractmethod
-    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Convert each text to token IDs ``[L]``, including the start and end tokens, without padding."""
 
     def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
         """Encode each text alone, so that its vector does not depend on the others: unit vectors ``[n, dim]``."""

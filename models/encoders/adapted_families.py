@@ -195,6 +195,7 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
     """The text tower with the update from each shard's release, or with the newest update for all tasks."""
 
     modes = ("latest", "pinned")
+    shared_modes = ("latest",)
     _pinned: TextUpdateSet
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
@@ -215,9 +216,6 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
             is_frozen = state.kind == FROZEN_FAMILY.kind
             parts.append(self._newest.unchanged() if is_frozen else _load_text_update(backbone, state))
         self._pinned = TextUpdateSet.stack(parts)
-
-    def is_task_independent(self, mode: str) -> bool:
-        return mode == "latest"
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         if mode != "pinned":
@@ -294,6 +292,8 @@ _TOWERS, _VISUAL = "clip.", "clip.visual."
 class TowerQueryEncoder(AdaptedQueryEncoder):
     """A fine-tuned text tower: one vector for all tasks. A whole tower per task is too large to be pinned."""
 
+    shared_modes = ("latest",)
+
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
         tower = inputs.backbone.towers().clone()
@@ -301,9 +301,6 @@ class TowerQueryEncoder(AdaptedQueryEncoder):
         weights = tensors_with_prefix(_TOWERS, inputs.release.tensors)
         tower.load_tensors({f"{_TOWERS}{name}": tensor for name, tensor in weights.items()})
         self._tower = pack_text_tower(tower)
-
-    def is_task_independent(self, mode: str) -> bool:
-        return mode == "latest"
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         return encode_texts(self._tower, ids)

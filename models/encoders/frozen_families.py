@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 class FrozenQueryEncoder(QueryEncoder):
     """Encodes texts with the backbone alone."""
 
-    modes = ("latest", "pinned")
-
-    def is_task_independent(self, mode: str) -> bool:
-        return True
+    modes = shared_modes = ("latest", "pinned")
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         return self._texts.fingerprint
@@ -66,6 +63,7 @@ class AnalyticQueryEncoder(QueryEncoder):
     """The frozen text tower, with the query map of each shard's release, or with the newest map for all tasks."""
 
     modes = ("latest", "pinned")
+    shared_modes = ("latest",)
     shares_text_encoding = True
     _pinned: AnalyticMapSet
 
@@ -100,9 +98,6 @@ class AnalyticQueryEncoder(QueryEncoder):
         if tensors is None:
             return self._texts.fingerprint
         return adapter_identity([self._texts.fingerprint, self._layout.semantic_weight], tensors)
-
-    def is_task_independent(self, mode: str) -> bool:
-        return mode == "latest"
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         positions = np.array(self._positions(tasks, mode), np.int64)

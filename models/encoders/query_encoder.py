@@ -62,7 +62,9 @@ class QueryEncoder(ABC):
     Attributes:
         tasks: IDs of the learned tasks, in order.
         modes: Query modes that the encoder family offers; the last one forgets least, and is the one served.
+        shared_modes: Query modes in which a text has the same vector for all tasks.
         shares_text_encoding: Whether a text passes the tower once for all tasks, so that another task costs little.
+        tokenize: As that of the backbone, see :class:`~models.backbones.query_backbone.QueryBackbone`.
         profile_factor: Factor that the release's method applies to the logarithms in the routing profiles. Profiles
             computed later use it as well, so that they are comparable.
 
@@ -72,6 +74,7 @@ class QueryEncoder(ABC):
     """
 
     modes: ClassVar[tuple[str, ...]] = ("latest",)
+    shared_modes: ClassVar[tuple[str, ...]] = ()
     shares_text_encoding: ClassVar[bool] = False
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
@@ -84,6 +87,7 @@ class QueryEncoder(ABC):
             )
         self.tasks = [task.task_id for task in release.tasks]
         self._texts = backbone
+        self.tokenize = backbone.tokenize
         self._position = {task: position for position, task in enumerate(self.tasks)}
         self.profile_factor = 1.0
 
@@ -94,10 +98,6 @@ class QueryEncoder(ABC):
     def token_presence(self, texts: Sequence[str]) -> Vectors:
         """Mark the tokens in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""
         return token_presence(self.tokenize(texts), self._texts.vocabulary)
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Convert each text to token IDs ``[L]``, including the start and end tokens, without padding."""
-        return self._texts.tokenize(texts)
 
     @abstractmethod
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
@@ -121,10 +121,6 @@ class QueryEncoder(ABC):
             Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
         """
         return None
-
-    def is_task_independent(self, mode: str) -> bool:
-        """Check whether a text has the same vector for all tasks."""
-        return False
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         """Identify the weights that encode texts for a task; None if a later release can change them.

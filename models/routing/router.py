@@ -104,35 +104,33 @@ class Router:
             captions: Evidence of their captions for the text, in nats, ``[T]``.
         """
         distinct, has_captions = distinct_tokens(tokens), self._has_captions[tasks]
-        words = self.word_evidence(distinct, tasks)
+        words, coverage = self.word_evidence(distinct, tasks)
+        captions = np.zeros_like(words) if captions is None else captions
         summary = summarize_evidence(
-            words,
-            captions,
-            coverage=self.coverage(distinct, tasks),
-            has_captions=has_captions,
-            tokens=len(distinct),
+            words, captions, coverage=coverage, has_captions=has_captions, tokens=len(distinct)
         )
-        weights = log_probabilities(_combine(words, captions, has_captions, np.float32))
-        close = None if captions is None else np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
-        bounded = log_probabilities(_combine(words, close, has_captions, np.float32))
-        mixed = np.log(np.exp(bounded) + np.float32(_UNRELATED / max(1, len(bounded))))
-        return weights, np.asarray(mixed - mixed.max(), np.float32), summary
+        total = words + captions
+        bounded = words + np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
+        fill_uncaptioned(total, has_captions)
+        fill_uncaptioned(bounded, has_captions)
+        mixed = np.log(np.exp(log_probabilities(bounded)) + np.float32(_UNRELATED / max(1, len(bounded))))
+        return log_probabilities(total), np.asarray(mixed - mixed.max(), np.float32), summary
 
-    def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Sum the profile values of a text's distinct tokens for some tasks, in nats, ``[len(tasks)]``."""
-        entries = self._entries(tokens)
+    def word_evidence(
+        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Compute what the captions of some tasks say about a text's distinct tokens.
+
+        Returns:
+            The sum of the tokens' profile values, in nats, ``[len(tasks)]``, and the share of the tokens that the
+            captions contain, ``[len(tasks)]``.
+        """
+        spans = [np.arange(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
+        entries = np.concatenate(spans or [tokens[:0]])
         sums = np.bincount(self._tasks[entries], self._values[entries], len(self._has_captions))
-        return np.asarray(sums[tasks], np.float32)
-
-    def coverage(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Compute the share of a text's distinct tokens that each task's captions contain, ``[len(tasks)]``."""
-        counts = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._has_captions))
-        return np.asarray(counts[tasks] / max(1, len(tokens)), np.float32)
-
-    def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Find the indices of the tokens' profile entries."""
-        spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
-        return np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
+        counts = np.bincount(self._tasks[entries], minlength=len(self._has_captions))
+        coverage = counts[tasks] / max(1, len(tokens))
+        return np.asarray(sums[tasks], np.float32), np.asarray(coverage, np.float32)
 
 
 def captioned_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
@@ -144,11 +142,11 @@ def fill_uncaptioned(scores: npt.NDArray[np.floating], has_captions: npt.NDArray
     """Give tasks without captions, in place, the score of the likeliest other task.
 
     Args:
-        scores: Scores of texts and tasks, ``[n, T]``.
+        scores: Scores of texts and tasks, ``[..., T]``.
         has_captions: Whether each task has captions, ``[T]``.
     """
     if has_captions.any() and not has_captions.all():
-        scores[:, ~has_captions] = scores[:, has_captions].max(axis=1, keepdims=True)
+        scores[..., ~has_captions] = scores[..., has_captions].max(axis=-1, keepdims=True)
 
 
 class TextEvidence(NamedTuple):
@@ -169,21 +167,9 @@ class TextEvidence(NamedTuple):
     coverage: float = 0.0
 
 
-def _combine(
-    words: npt.NDArray[np.floating],
-    captions: npt.NDArray[np.floating] | None,
-    has_captions: npt.NDArray[np.bool_],
-    dtype: type[np.floating],
-) -> npt.NDArray[np.floating]:
-    """Add a text's evidence of words and captions for some tasks, ``[T]``; see :func:`fill_uncaptioned`."""
-    scores = np.array(words if captions is None else words + captions, dtype)
-    fill_uncaptioned(scores[None], has_captions)
-    return scores
-
-
 def summarize_evidence(
     words: npt.NDArray[np.floating],
-    captions: npt.NDArray[np.floating] | None,
+    captions: npt.NDArray[np.floating],
     coverage: npt.NDArray[np.floating],
     has_captions: npt.NDArray[np.bool_],
     tokens: int,
@@ -197,7 +183,8 @@ def summarize_evidence(
         has_captions: Whether each task has captions, and so evidence of its own, ``[T]``.
         tokens: Number of distinct tokens of the text.
     """
-    total = _combine(words, captions, has_captions, np.float64)
+    total = (words + captions).astype(np.float64)
+    fill_uncaptioned(total, has_captions)
     familiarity = float(total.max()) / tokens if tokens else 0.0
     log_weight = float(log_probabilities(total).max())
     if not has_captions.any() or not tokens:
@@ -206,7 +193,7 @@ def summarize_evidence(
         familiarity,
         log_weight,
         words=float(words[has_captions].max()) / tokens,
-        captions=0.0 if captions is None else float(captions[has_captions].max()),
+        captions=float(captions[has_captions].max()),
         coverage=float(coverage[has_captions].max()),
     )
 

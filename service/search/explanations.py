@@ -149,8 +149,8 @@ def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str])
     listed = []
     for word, tokens in zip(words, snapshot.query_vectors.encoder.tokenize(words), strict=True):
         distinct = distinct_tokens(tokens)
-        evidence = snapshot.router.word_evidence(distinct, indices)
-        is_covered = snapshot.router.coverage(distinct, indices) >= 1  # without tokens, the coverage is 0
+        evidence, coverage = snapshot.router.word_evidence(distinct, indices)
+        is_covered = coverage >= 1  # without tokens, the coverage is 0
         listed.append(
             QueryWord(
                 text=word,

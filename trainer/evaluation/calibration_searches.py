@@ -97,12 +97,9 @@ class _Evidence:
     """Evidence of n texts for T tasks: log-odds from words and from captions, coverage, and token counts."""
 
     words: Floats
-    other: Floats | None
+    captions: Floats
     coverage: Floats
     tokens: Ids
-
-    def total(self) -> Floats:
-        return self.words if self.other is None else self.words + self.other
 
 
 def label_results(
@@ -133,7 +130,7 @@ def label_results(
         return
     evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
     has_captions = captioned_tasks(profiles)
-    total = evidence.total()
+    total = evidence.words + evidence.captions
     filled = total.copy()
     fill_uncaptioned(filled, has_captions)
     is_scored = np.zeros(filled.shape, np.bool_)
@@ -161,14 +158,14 @@ def label_results(
                 continue
             summary = summarize_evidence(
                 evidence.words[number, rows],
-                None if evidence.other is None else evidence.other[number, rows],
+                evidence.captions[number, rows],
                 evidence.coverage[number, rows],
                 has_captions[rows],
                 int(evidence.tokens[number]),
             )
             log_odds = total[number, rows]
             # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
-            fill_uncaptioned(log_odds[None], has_captions[rows])
+            fill_uncaptioned(log_odds, has_captions[rows])
             bonuses = dict(zip(rows.tolist(), (prior * log_probabilities(log_odds)).tolist(), strict=True))
             scored = {t: nearest[t][number] for t in bonuses if is_scored[number, t]}
             scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
@@ -203,7 +200,7 @@ def _compute_evidence(
 ) -> _Evidence:
     """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
     is_known = (profiles > 0).astype(np.float32)
-    words, other, coverage, tokens = [], [], [], []
+    words, captions, coverage, tokens = [], [], [], []
     for chunk in batches([text.text for text in texts], _TEXTS):
         presence = encoder.token_presence(chunk)
         words.append(presence @ profiles.T)
@@ -211,11 +208,10 @@ def _compute_evidence(
         coverage.append(presence @ is_known.T / np.maximum(1, counts)[:, None])
         tokens.append(counts)
         part = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
-        if part is not None:
-            other.append(part)
+        captions.append(np.zeros_like(words[-1]) if part is None else part)
     evidence = _Evidence(
         np.concatenate(words).astype(np.float64),
-        np.concatenate(other).astype(np.float64) if other else None,
+        np.concatenate(captions).astype(np.float64),
         np.concatenate(coverage).astype(np.float64),
         np.concatenate(tokens),
     )
@@ -223,8 +219,7 @@ def _compute_evidence(
         if text.fitted is not None:
             evidence.words[number, text.task] = text.fitted.words
             evidence.coverage[number, text.task] = text.fitted.coverage
-            if evidence.other is not None:
-                evidence.other[number, text.task] = text.fitted.captions
+            evidence.captions[number, text.task] = text.fitted.captions
     return evidence
 
 

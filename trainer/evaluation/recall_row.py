@@ -242,7 +242,7 @@ def _query_vectors(
     for index, other in enumerate(tasks):
         if index == task_index:
             continue
-        if encoder.is_task_independent(mode):
+        if mode in encoder.shared_modes:
             yield index, pinned
             continue
         reached = np.arange(len(pinned))

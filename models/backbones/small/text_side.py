@@ -72,9 +72,8 @@ class SmallTextSide(QueryBackbone):
         # The engine has copies; of the word embeddings, texts read a few rows.
         mapped.madvise(mmap.MADV_DONTNEED)
         require_similar(self._engine(probe_ids(self.vocabulary)), expected)
-        self._tokenizer = BertTokenizer(
-            TEXT_PACKAGE.name, Tokenizer.from_file(str(folder / "tokenizer.json")), TEXT_LENGTH
-        )
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenize = BertTokenizer(TEXT_PACKAGE.name, tokenizer, TEXT_LENGTH).tokens
         self.name, self.fingerprint = NAME, fingerprint
         self.dim, self.reserved_dims = width + RESERVED, RESERVED
         self.text_background = TextBackground(constants.background_mean, constants.background_precision)
@@ -94,9 +93,6 @@ class SmallTextSide(QueryBackbone):
                 apply_torch_threads()
                 self._towers = load_small(self._frames)
         return self._towers
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
-        return self._tokenizer.tokens(texts)
 
     def _encode_one(self, text: TokenIds) -> Vectors:
         vectors: Vectors = self._engine(text[None])[0]

@@ -110,8 +110,8 @@ class QueryVectorCache:
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
         """Get the unit vector ``float32 [dim]`` of each (text, mode, task). One batch encodes those not cached."""
-        is_shared = {mode: self.encoder.is_task_independent(mode) for mode in {mode for _, mode, _ in pairs}}
-        keys = [(text, mode, "" if is_shared[mode] else task) for text, mode, task in pairs]
+        shared = self.encoder.shared_modes
+        keys = [(text, mode, "" if mode in shared else task) for text, mode, task in pairs]
         with self._lock:
             vectors = {key: cached for key in keys if (cached := self._vectors.get(key)) is not None}
         missing = {key: task for key, (_, _, task) in zip(keys, pairs, strict=True) if key not in vectors}
@@ -320,7 +320,6 @@ def search_in_parallel(
 
     Scans release the interpreter lock.
     """
-    threads = _REMOTE_SEARCHES if remote else core_count()
-    if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):
+    if len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):
         return [search(job) for job in jobs]
-    return map_in_threads(search, jobs, threads)
+    return map_in_threads(search, jobs, _REMOTE_SEARCHES if remote else core_count())

@@ -97,19 +97,18 @@ PROFILES = np.array(
 TOKENS = np.array([0, 1, 3])
 
 
-@pytest.mark.parametrize("captions", [None, np.array([-2.0, 0.0, -1.0], np.float32)])
-def test_summary_of_words_and_caption_evidence(captions: np.ndarray | None) -> None:
+def test_summary_of_words_and_caption_evidence() -> None:
+    captions = np.array([-2.0, 0.0, -1.0], np.float32)
     router, positions = Router(RoutingProfiles.from_dense(PROFILES)), np.arange(3)
-    words, coverage = router.word_evidence(TOKENS, positions), router.coverage(TOKENS, positions)
+    words, coverage = router.word_evidence(TOKENS, positions)
     np.testing.assert_allclose(words, [2.0, 0.0, 1.0])
     np.testing.assert_allclose(coverage, [2 / 3, 0, 1 / 3])
     summary = summarize_evidence(words, captions, coverage, router.profiles.has_captions, 3)
-    total = [2.0, 1.0] if captions is None else [0.0, 0.0]
-    total.insert(1, max(total))  # the task without captions has the evidence of the likeliest other one
-    assert summary.familiarity == pytest.approx(max(total) / 3)
-    assert summary.log_weight == pytest.approx(max(total) - np.log(np.exp(total).sum()), abs=1e-6)
+    # The task without captions has the evidence of the likeliest other one, so all have 0.
+    assert summary.familiarity == pytest.approx(0)
+    assert summary.log_weight == pytest.approx(-np.log(3), abs=1e-6)
     assert summary.words == pytest.approx(2.0 / 3)
-    assert summary.captions == pytest.approx(0.0 if captions is None else -1.0)
+    assert summary.captions == pytest.approx(-1.0)
     assert summary.coverage == pytest.approx(2 / 3)
 
 
@@ -117,7 +116,7 @@ def test_tasks_without_captions_alone_have_no_evidence() -> None:
     zeros = np.zeros(2, np.float32)
     summary = summarize_evidence(zeros, zeros - 3, zeros, np.zeros(2, np.bool_), 4)
     assert (summary.words, summary.captions, summary.coverage) == (0.0, 0.0, 0.0)
-    assert summarize_evidence(zeros, None, zeros, np.zeros(2, np.bool_), 0).familiarity == 0.0
+    assert summarize_evidence(zeros, zeros, zeros, np.zeros(2, np.bool_), 0).familiarity == 0.0
 
 
 def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:

@@ -39,10 +39,6 @@ class Encoder(WordRouting):
         self._tasks, self.table = list(tasks), table
         self.words = {text: vectors[0] for text, vectors in table.items()}
         self.widest = self.encoded = 0
-        self.is_shared = False
-
-    def is_task_independent(self, mode: str) -> bool:
-        return self.is_shared
 
     def token_presence(self, texts: Sequence[str]) -> Vectors:
         return np.stack([self.words[text] for text in texts]).astype(np.float32)
@@ -248,7 +244,7 @@ def test_query_is_encoded_only_for_shards_that_can_change_its_rank(
 ) -> None:
     """Words separate the tasks, or do not, or all tasks have the same query vectors."""
     library = _random(4, 2, apart=apart)
-    library[0].is_shared = shared
+    library[0].shared_modes = library[0].modes if shared else ()
     _rank(*library, prior)
     assert library[0].encoded == 9 * 4 * encodings
 
