@@ -18,7 +18,6 @@ from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
 from index.files.segment_files import DESCRIPTION, TOMBSTONES, require_intact
 from index.scanning.exact_scan import is_gpu_used
-from index.scanning.segment import SegmentCache
 from index.shard_segments import (
     BATCH_ROWS,
     PublishValidator,
@@ -27,7 +26,7 @@ from index.shard_segments import (
     new_entry,
     sorted_rows,
 )
-from index.shards.faiss_vector_store import FaissVectorStore
+from index.shards.faiss_vector_store import FaissVectorStore, SegmentCache
 from index.shards.vector_store import VectorStore
 from index.store_options import AnnPolicy, Device
 

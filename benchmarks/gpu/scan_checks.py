@@ -64,7 +64,7 @@ def _scan_with_faiss(exact: ExactScan, queries: np.ndarray, expected: list[RowHi
     figures: Figures = {"faiss_gpu_copy_seconds": round(time.perf_counter() - began, 2)}
     results = scan.search_many(queries, _K)
     for one, other in zip(expected, results, strict=True):
-        if not (np.array_equal(one.rows, other.rows) and np.array_equal(one.scores, other.scores)):
+        if not (np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])):
             raise CheckFailed("faiss on the GPU returns other rows or scores than the CPU", figures)
     figures["faiss_gpu_query_ms"] = _milliseconds(lambda: scan.search_many(queries[:1], _K))
     figures["faiss_gpu_batch_ms"] = _milliseconds(lambda: scan.search_many(queries, _K))

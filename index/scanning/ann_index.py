@@ -28,9 +28,9 @@ from typing import Any
 import faiss
 import numpy as np
 
-from index.arrays import Rows, Scores, Vectors, batches
+from index.arrays import Scores, Vectors, batches
 from index.files.manifest_format import AnnStructure
-from index.scanning.exact_scan import ExactScan, RowHits, SearchThreadLimit
+from index.scanning.exact_scan import ExactScan, RowHits, search_index
 from index.store_options import AnnPolicy
 
 DEPTH = 100  # maximum number of results from a structure; deeper searches are exact
@@ -63,7 +63,7 @@ class AnnIndex:
         if kind == "hnsw" and index.storage is None:  # read from its file
             index.storage, index.own_fields = exact.flat, False
 
-    def find_candidates(self, query: Vectors, k: int, parameter: int) -> tuple[Rows, Scores]:
+    def find_candidates(self, query: Vectors, k: int, parameter: int) -> RowHits:
         """Find up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them."""
         k = min(k, self._exact.count)
         options: Any = None
@@ -73,10 +73,7 @@ class AnnIndex:
         elif self._kind == "hnsw":
             options = faiss.SearchParametersHNSW()  # type: ignore[attr-defined]
             options.efSearch = max(parameter, k)
-        with SearchThreadLimit():
-            scores, rows = self._index.search(query[None], k, params=options)
-        present = rows[0] >= 0
-        return rows[0][present], scores[0][present]
+        return search_index(self._index, query, k, options)
 
     def search(self, query: Vectors, parameter: int) -> RowHits:
         """Find the :data:`DEPTH` best candidates, with exact scores; ties are ordered by row.
@@ -86,10 +83,10 @@ class AnnIndex:
         wanted = DEPTH * {"ivf": _CANDIDATES_PER_RESULT, "hnsw": 1, "sq8": parameter}[self._kind] + 1
         while True:
             rows, ranks = self.find_candidates(query, wanted, parameter)
-            best = self._exact.search_rows(query, rows, DEPTH)
+            best, scores = self._exact.search_rows(query, rows, DEPTH)
             # Equal vectors have equal ranks: continue until no vector equal to the last result can be missing.
-            if len(rows) < wanted or ranks[-1] < ranks[rows == best.rows[-1]][0]:
-                return best
+            if len(rows) < wanted or ranks[-1] < ranks[rows == best[-1]][0]:
+                return best, scores
             wanted *= 2
 
     def parameters(self, queries: Vectors) -> Iterator[int]:
@@ -218,8 +215,8 @@ def choose_structure(
         return None
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(queries))[:_MAX_QUERIES])
     queries = np.ascontiguousarray(queries[chosen], np.float32)
-    scores = np.stack([hits.scores for hits in exact.search_many(queries, DEPTH)])
-    last_scores = [scores[:, depth - 1] for depth in GATE_DEPTHS]
+    exact_scores = np.stack([scores for _, scores in exact.search_many(queries, DEPTH)])
+    last_scores = [exact_scores[:, depth - 1] for depth in GATE_DEPTHS]
     refused: dict[str, float] = {}
 
     def result(kind: str, parameter: int, recall: float, work: float, index: Any | None) -> GateResult:
@@ -255,7 +252,7 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
         queries: ``float32 [n, dim]``.
         last_scores: For each depth, the exact score of each query's last result, ``float32 [n]``.
     """
-    results = [ann.search(query, parameter).scores for query in queries]
+    results = [ann.search(query, parameter)[1] for query in queries]
     return min(
         sum(int((scores[:depth] >= last).sum()) for scores, last in zip(results, lasts, strict=True))
         / (depth * len(queries))

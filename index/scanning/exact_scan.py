@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import faiss
 import numpy as np
@@ -36,6 +36,9 @@ def widen_half_precision(stored: npt.NDArray[np.float16], out: npt.NDArray[np.fl
         out[rows] *= _BIAS  # subnormal numbers become normal
 
 
+# Ranked rows of one query, best first, ties by row, and their inner products with it.
+RowHits = tuple[Rows, Scores]
+
 _is_single_threaded = False
 
 
@@ -45,25 +48,26 @@ def use_one_thread_per_search() -> None:
     _is_single_threaded = True
 
 
-class SearchThreadLimit:
-    """Applies the thread limit to the calling thread during one search.
+def search_index(
+    index: faiss.Index, query: Vectors, limit: int, parameters: faiss.SearchParameters | None = None
+) -> RowHits:
+    """Find the best ``limit`` rows of a FAISS index for a query ``float32 [dim]``, or all if there are fewer.
 
     OpenMP counts threads per calling thread, so a limit set once at the start of the server would not reach the threads
-    that serve requests. The limit is lifted afterwards because torch may share the OpenMP runtime. This is a class
-    because every shard of every query enters it, and a generator takes longer than all of its work.
+    that serve requests. The limit is lifted afterwards because torch may share the OpenMP runtime.
     """
-
-    __slots__ = ("_previous",)
-
-    def __enter__(self) -> None:
-        self._previous = 0
-        if _is_single_threaded:
-            self._previous = faiss.omp_get_max_threads()
-            faiss.omp_set_num_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous:
-            faiss.omp_set_num_threads(self._previous)
+    threads = faiss.omp_get_max_threads() if _is_single_threaded else 0
+    if threads:
+        faiss.omp_set_num_threads(1)
+    try:
+        scores, rows = index.search(query[None], limit, params=parameters)
+    finally:
+        if threads:
+            faiss.omp_set_num_threads(threads)
+    if rows[0, -1] >= 0:
+        return rows[0], scores[0]
+    present = rows[0] >= 0  # FAISS pads short results with −1
+    return rows[0][present], scores[0][present]
 
 
 _CAPACITY = 8  # times k rows per query, before rows below the bounds are dropped
@@ -138,13 +142,6 @@ _MATMUL_QUERIES = 8  # from this many queries on, a matrix product is faster tha
 _FLOAT32_ROUNDOFF = np.float64(2.0**-24)
 
 
-class RowHits(NamedTuple):
-    """Ranked rows of one query, best first, ties by row: ``rows`` int64, ``scores`` float32 (inner products)."""
-
-    rows: Rows
-    scores: Scores
-
-
 class ExactScan:
     """Compares queries with all vectors in a flat FAISS index, or with selected ones.
 
@@ -172,7 +169,7 @@ class ExactScan:
             if self.is_gather_faster(live_count):
                 return self.search_rows(query, np.flatnonzero(unpack_rows(live, 0, self.count)), k)
             return _best_rows(lambda limit: self._scan_live(query, limit, live, live_count), live_count, k)
-        return _best_rows(lambda limit: _scan(self.flat, query, limit), self.count, k)
+        return _best_rows(lambda limit: search_index(self.flat, query, limit), self.count, k)
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
         """Search as :meth:`search` does for each query ``float32 [n, dim]``, but read the vectors only once.
@@ -207,9 +204,9 @@ class ExactScan:
         parts = [self._search_copy(query, batch, k) for batch in batches(rows, _GATHERED_ROWS)]
         if len(parts) == 1:
             return parts[0]
-        parts.append(RowHits(np.empty(0, np.int64), np.empty(0, np.float32)))
+        parts.append((np.empty(0, np.int64), np.empty(0, np.float32)))
         return _top_k(
-            np.concatenate([hits.rows for hits in parts]), np.concatenate([hits.scores for hits in parts]), k
+            np.concatenate([rows for rows, _ in parts]), np.concatenate([scores for _, scores in parts]), k
         )
 
     def vectors(self, rows: Rows) -> Vectors:
@@ -236,28 +233,28 @@ class ExactScan:
             start += len(block)
         return pool.settle()
 
-    def _scan_live(self, query: Vectors, limit: int, live: RowBitmap, live_count: int) -> tuple[Rows, Scores]:
+    def _scan_live(self, query: Vectors, limit: int, live: RowBitmap, live_count: int) -> RowHits:
         """Find the best ``limit`` live rows, or all of them if there are fewer."""
         # Checking every row against a bitmap takes FAISS twice as long as the scan itself. If few rows are excluded, it
         # is faster to ask for more results; the bitmap is only needed if excluded rows fill the top.
         extended = 2 * limit * self.count // live_count
         if extended <= min(4 * limit, self.count):
-            rows, scores = _scan(self.flat, query, extended)
+            rows, scores = search_index(self.flat, query, extended)
             is_live = contains_rows(live, rows)
             if is_live.sum() >= limit:
                 return rows[is_live][:limit], scores[is_live][:limit]
         selector = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(live))  # must outlive the search
         parameters = faiss.SearchParameters()
         parameters.sel = selector
-        return _scan(self.flat, query, limit, parameters)
+        return search_index(self.flat, query, limit, parameters)
 
     def _search_copy(self, query: Vectors, rows: Rows, k: int) -> RowHits:
         """Search a few rows as :meth:`search_rows` does."""
         copied = empty_flat_index(self.dim)
         copied.add_sa_codes(self._stored[rows].view(np.uint8))
 
-        def scan(limit: int) -> tuple[Rows, Scores]:
-            best, scores = _scan(copied, query, limit)
+        def scan(limit: int) -> RowHits:
+            best, scores = search_index(copied, query, limit)
             return rows[best], scores
 
         return _best_rows(scan, len(rows), k)
@@ -274,18 +271,7 @@ def is_flat_index(index: faiss.Index) -> bool:
     return half and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
-def _scan(
-    index: faiss.Index, query: Vectors, limit: int, parameters: faiss.SearchParameters | None = None
-) -> tuple[Rows, Scores]:
-    with SearchThreadLimit():
-        scores, rows = index.search(query[None], limit, params=parameters)
-    if rows[0, -1] >= 0:
-        return rows[0], scores[0]
-    present = rows[0] >= 0  # FAISS pads short results with −1
-    return rows[0][present], scores[0][present]
-
-
-def _best_rows(scan: Callable[[int], tuple[Rows, Scores]], count: int, k: int) -> RowHits:
+def _best_rows(scan: Callable[[int], RowHits], count: int, k: int) -> RowHits:
     """Find the k best of ``count`` rows.
 
     Args:
@@ -302,9 +288,9 @@ def _best_rows(scan: Callable[[int], tuple[Rows, Scores]], count: int, k: int) -
 
 def _top_k(rows: Rows, scores: Scores, k: int) -> RowHits:
     if (scores[1:] < scores[:-1]).all():  # as from FAISS, unless there are ties
-        return RowHits(rows[:k], scores[:k])
+        return rows[:k], scores[:k]
     order = np.lexsort((rows, -scores))[:k]
-    return RowHits(rows[order], scores[order])
+    return rows[order], scores[order]
 
 
 RowBitmap = npt.NDArray[np.uint8]
@@ -378,12 +364,12 @@ class GpuScan:
         return [self._rescore(query, rows, k, live) for query, rows in zip(queries, candidates, strict=True)]
 
     def _rescore(self, query: Vectors, rows: Rows, k: int, live: RowBitmap | None) -> RowHits:
-        last_score = self._exact.search_rows(query, rows[-1:], 1).scores[0]
+        _, (last_score,) = self._exact.search_rows(query, rows[-1:], 1)
         if live is not None:
             rows = rows[contains_rows(live, rows)]
-        hits = self._exact.search_rows(query, rows, k)
+        rows, scores = self._exact.search_rows(query, rows, k)
         # Rounding a unit vector to half precision changes a score by at most 2⁻¹¹ times the query's length.
         margin = np.linalg.norm(query) * 2.0**-10
-        if len(hits.rows) < k or hits.scores[-1] - last_score <= margin:
+        if len(rows) < k or scores[-1] - last_score <= margin:
             return self._exact.search(query, k, live)
-        return hits
+        return rows, scores

@@ -2,22 +2,238 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Hits, Ids, Vectors, combine_hits
+from index.arrays import Hits, Ids, Rows, Vectors, combine_hits, find_ids
+from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import AnnStructure, SegmentEntry
-from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
-from index.scanning.ann_index import choose_structure, write_ann
-from index.scanning.exact_scan import ExactScan, RowBitmap, empty_flat_index
-from index.scanning.segment import Segment, SegmentCache
+from index.files.segment_files import (
+    DESCRIPTION,
+    QUERIES,
+    STRUCTURE,
+    VECTORS,
+    describe,
+    display_name,
+    load_ids,
+    require_intact,
+)
+from index.scanning.ann_index import AnnIndex, choose_structure, open_ann, write_ann
+from index.scanning.exact_scan import (
+    ExactScan,
+    GpuScan,
+    RowBitmap,
+    RowHits,
+    contains_rows,
+    count_rows,
+    empty_flat_index,
+    is_flat_index,
+)
 from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
 from index.store_options import AnnPolicy
+
+
+class Segment:
+    """One folder's frozen vectors, in half precision; scores are summed in single precision.
+
+    A cosine between rounded unit vectors is off by less than 0.0005, and a scan reads half the bytes.
+
+    Opened with :meth:`open`. The file is mapped: opening takes milliseconds, and pages are loaded as they are searched
+    and shared between processes. Nothing is ever added (FAISS aborts the process on a write to a mapped index).
+
+    Attributes:
+        ids: ID of each row, ``int64 [n]``, ascending.
+    """
+
+    def __init__(
+        self,
+        entry: SegmentEntry,
+        exact: ExactScan,
+        ids: Ids,
+        *,
+        ann: AnnIndex | None = None,
+        gpu: bool = False,
+        mapped: Mapping[str, os.stat_result],
+    ) -> None:
+        self.entry = entry
+        self.ids = ids
+        self._exact = exact
+        self._ann = ann
+        self._gpu = GpuScan(exact) if gpu else None
+        self._mapped = mapped
+
+    @classmethod
+    def open(cls, folder: Path, entry: SegmentEntry, *, verify: bool = True, gpu: bool = False) -> Segment:
+        """Map the files in a segment's folder.
+
+        Args:
+            verify: Read every byte and compare checksums; otherwise compare only sizes and counts.
+            gpu: Search a copy on a GPU, exactly; the file is mapped as well.
+
+        Raises:
+            ShardMissing: The folder is missing.
+            ShardCorrupt: A file is missing, was altered, or contradicts the manifest.
+        """
+        require_intact(folder, entry, verify=verify)  # first, because FAISS's readers do not check the files
+        name = display_name(entry)
+        try:
+            description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+            flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+            if description != describe(entry):
+                raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
+            if not is_flat_index(flat) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
+                raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
+            exact, kind = ExactScan(flat), entry.structure.kind if entry.structure else "flat"
+            ann = open_ann(folder / STRUCTURE, kind, exact) if kind != "flat" and not gpu else None
+            names = [VECTORS, STRUCTURE] if ann else [VECTORS]
+            mapped = {str(folder / name): os.stat(folder / name) for name in names}
+        except (OSError, EOFError, ValueError, RuntimeError) as error:
+            raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
+        return cls(entry, exact, load_ids(folder, entry), ann=ann, gpu=gpu, mapped=mapped)
+
+    def is_stale(self) -> bool:
+        """Check whether a mapped file has changed its size, or was replaced by an intact one.
+
+        A file that was removed, or replaced by something else, stays mapped as it was.
+        """
+        for path, mapped in self._mapped.items():
+            try:
+                current = os.stat(path)  # every scan does; Path.stat takes longer
+            except OSError:
+                continue
+            is_same_file = (current.st_dev, current.st_ino) == (mapped.st_dev, mapped.st_ino)
+            if is_same_file != (current.st_size == mapped.st_size):
+                return True
+        return False
+
+    def live_rows(self, excluded: Ids, included: Ids | None = None) -> RowBitmap:
+        """Mark the rows that a search may return; unknown IDs are ignored.
+
+        Args:
+            excluded: IDs to leave out.
+            included: The only IDs that may be returned; None means all.
+        """
+        live = np.full(self.entry.count, included is None)
+        if included is not None:
+            live[self._known_rows(included)] = True
+        live[self._known_rows(excluded)] = False
+        return np.packbits(live, bitorder="little")
+
+    def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[Hits]:
+        """Find the k nearest vectors to each query by inner product; ties are ordered by ID.
+
+        Exact, unless the entry names an ANN structure; scores are always exact.
+
+        Args:
+            queries: ``float32 [n, dim]``, finite and contiguous.
+            k: Maximum number of results, at least 1.
+            live: Rows that may be returned, see :meth:`live_rows`; None means all.
+        """
+        if self._ann is not None:
+            results = [self._search_ann(self._ann, query, k, live) for query in queries]
+        else:
+            results = (self._gpu or self._exact).search_many(queries, k, live)
+        return [Hits(self.ids[rows], scores) for rows, scores in results]
+
+    def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
+        """Search among a few vectors as :meth:`search_many` does; None if they are too many to be read one by one.
+
+        Args:
+            ids: Distinct vector IDs; unknown ones are ignored.
+        """
+        if not self._exact.is_gather_faster(len(ids)):
+            return None
+        among = np.sort(self._known_rows(ids))
+        results = [self._exact.search_rows(query, among, k) for query in queries]
+        return [Hits(self.ids[rows], scores) for rows, scores in results]
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+
+        Raises:
+            ShardMissing: The segment has no vector with one of the IDs.
+        """
+        ids = np.asarray(ids, np.int64)
+        rows = self.rows(ids)
+        if (rows < 0).any():
+            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[rows < 0][0])}")
+        return self._exact.vectors(rows)
+
+    def rows(self, ids: Ids) -> Rows:
+        """Find the row of each ID; −1 for unknown IDs."""
+        is_stored, stored_rows = find_ids(self.ids, ids)
+        rows = np.full(len(ids), -1, np.int64)
+        rows[is_stored] = stored_rows
+        return rows
+
+    def _search_ann(self, ann: AnnIndex, query: Vectors, k: int, live: RowBitmap | None) -> RowHits:
+        """Search the ANN structure down to the depth at which its recall was measured, and exactly beyond."""
+        structure = self.entry.structure
+        live_count = self.entry.count if live is None else count_rows(live)
+        if structure is not None and k * self.entry.count <= structure.depth * live_count:
+            rows, scores = ann.search(query, structure.parameter)
+            # Excluded rows can correlate with the query, so a structure that skips them may miss the best of the rest.
+            # The best of all rows are found with the measured recall, and the live ones among them are the best live
+            # rows.
+            is_live = slice(None) if live is None else contains_rows(live, rows)
+            rows, scores = rows[is_live][:k], scores[is_live][:k]
+            if len(rows) == k:
+                return rows, scores
+        return self._exact.search(query, k, live)
+
+    def _known_rows(self, ids: Ids) -> Rows:
+        return find_ids(self.ids, np.asarray(ids, np.int64))[1]
+
+
+@dataclass
+class _CacheEntry:
+    """A segment, or None until it is open. ``opening`` lets one thread open it while others wait."""
+
+    opening: Lock = field(default_factory=Lock)
+    segment: Segment | None = None
+
+
+class SegmentCache:
+    """Opens segments on first use, and keeps them open while a generation names them.
+
+    A dropped segment is closed with its last search. Segments are identified by content, whatever generation searches
+    them.
+    """
+
+    def __init__(self, *, gpu: bool = False) -> None:
+        """Create an empty cache. With ``gpu``, it searches copies of segments on a GPU."""
+        self._gpu = gpu
+        self._entries: dict[str, _CacheEntry] = {}
+
+    def get(self, folder: Path, entry: SegmentEntry) -> Segment:
+        """Get an open segment.
+
+        A file that was truncated or replaced since it was mapped is opened again: the kernel kills a process that reads
+        a mapped file beyond its end.
+
+        Raises:
+            ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
+        """
+        cached = self._entries.get(entry.id) or self._entries.setdefault(entry.id, _CacheEntry())
+        with cached.opening:
+            segment = cached.segment
+            if segment is None or segment.is_stale():
+                segment = cached.segment = None  # a copy on a GPU is freed before the next one is made
+                segment = cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
+        return segment
+
+    def retain(self, identifiers: set[str]) -> None:
+        """Drop all other segments, such as those that a new generation no longer names."""
+        for identifier in set(self._entries) - identifiers:
+            self._entries.pop(identifier, None)
 
 
 class FaissVectorStore(VectorStore):

@@ -46,6 +46,9 @@ class SearchableShard(ABC):
 
     Attributes:
         segments: Entries of its segments, in order of publication.
+        entry: The first of them. All share its task, release, fingerprint and dimension.
+        dim: Dimension of the vectors.
+        count: Number of vectors that are not deleted.
         deleted: IDs that no search returns, ``int64``, ascending.
         is_remote: Whether a search waits for a server instead of reading in this process.
     """
@@ -55,13 +58,11 @@ class SearchableShard(ABC):
     def __init__(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
         """Open a shard; files are read only when needed."""
         self.segments = tuple(entry for _, entry in segments)
+        self.entry = self.segments[0]
+        self.dim = self.entry.dim
         self.deleted = deleted
+        self.count = sum(entry.count for entry in self.segments) - len(deleted)
         self._folders = tuple(segments)
-
-    @property
-    def entry(self) -> SegmentEntry:
-        """Entry of the first segment. All segments share its task, release, fingerprint and dimension."""
-        return self.segments[0]
 
     @property
     def state(self) -> str:
@@ -77,16 +78,6 @@ class SearchableShard(ABC):
     def has_moments(self) -> bool:
         """Whether it may contain moments, from the manifest entries alone."""
         return any(entry.last_id >= FIRST_MOMENT_ID for entry in self.segments)
-
-    @property
-    def count(self) -> int:
-        """Number of vectors that are not deleted."""
-        return sum(entry.count for entry in self.segments) - len(self.deleted)
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the vectors."""
-        return self.entry.dim
 
     @property
     def ids(self) -> Ids:

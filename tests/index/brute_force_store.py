@@ -64,10 +64,6 @@ class BruteForceShard(SearchableShard):
         return "+".join(part.id for part in self.segments) + f"-{self.count}"
 
     @property
-    def count(self) -> int:
-        return len(self._rows)
-
-    @property
     def ids(self) -> np.ndarray:
         return np.array(sorted(self._rows), np.int64)
 

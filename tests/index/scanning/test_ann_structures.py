@@ -28,9 +28,8 @@ from index.scanning.ann_index import (
     write_ann,
 )
 from index.scanning.exact_scan import ExactScan, empty_flat_index
-from index.scanning.segment import Segment
 from index.shard_store import ShardStore
-from index.shards.faiss_vector_store import FaissShard
+from index.shards.faiss_vector_store import FaissShard, Segment
 from index.store_options import AnnPolicy
 
 DIM, ROWS = 12, 12_000
@@ -223,7 +222,7 @@ def test_gate_keeps_smallest_passing_parameter(kind: str) -> None:
     assert result is not None
     smallest = result.structure.parameter
     if smallest > 1:
-        cuts = [np.array([exact.search(query, depth).scores[-1] for query in TEXTS]) for depth in GATE_DEPTHS]
+        cuts = [np.array([exact.search(query, depth)[1][-1] for query in TEXTS]) for depth in GATE_DEPTHS]
         candidates = AnnIndex(kind, result.index, exact)
         assert measure_recall(candidates, TEXTS, cuts, smallest) >= 0.99
         if kind != "hnsw" or smallest > DEPTH + 1:

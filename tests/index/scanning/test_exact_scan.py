@@ -10,9 +10,8 @@ import pytest
 from index.files.manifest_format import SegmentEntry
 from index.scanning import exact_scan
 from index.scanning.exact_scan import ExactScan, empty_flat_index, widen_half_precision
-from index.scanning.segment import Segment
 from index.shard_store import ShardStore
-from index.shards.faiss_vector_store import FaissShard
+from index.shards.faiss_vector_store import FaissShard, Segment
 
 DIM = 16
 
@@ -41,13 +40,13 @@ def test_batched_search_equals_single_search_and_loop(
     for k in (1, 7, 50, 300):
         many = exact.search_many(queries, k, bits)
         assert len(many) == 9
-        for query, hits in zip(queries, many, strict=True):
+        for query, (rows, scores) in zip(queries, many, strict=True):
             wanted = _brute_force(vectors, query, alive)[:k]
-            assert hits.rows.tolist() == [row for _, row in wanted]
-            np.testing.assert_allclose(hits.scores, [-score for score, _ in wanted], atol=1e-6)
-            one = exact.search(query, k, bits)
-            assert (one.rows == hits.rows).all()
-            assert (one.scores == hits.scores).all()  # bit for bit
+            assert rows.tolist() == [row for _, row in wanted]
+            np.testing.assert_allclose(scores, [-score for score, _ in wanted], atol=1e-6)
+            same_rows, same_scores = exact.search(query, k, bits)
+            assert (same_rows == rows).all()
+            assert (same_scores == scores).all()  # bit for bit
 
 
 def test_ties_are_ordered_by_row_across_blocks(unit: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +54,9 @@ def test_ties_are_ordered_by_row_across_blocks(unit: Callable, monkeypatch: pyte
     vectors = np.tile(unit(4, seed=4, dim=DIM), (30, 1))  # 30 copies of each of four
     exact, queries = _exact(vectors), unit(8, seed=5, dim=DIM)
     for k in (1, 5, 29, 31, 64):
-        for query, hits in zip(queries, exact.search_many(queries, k), strict=True):
+        for query, (rows, _) in zip(queries, exact.search_many(queries, k), strict=True):
             order = sorted(range(120), key=lambda row: (-float(vectors[row % 4] @ query), row % 4, row))
-            assert hits.rows.tolist() == order[:k]
+            assert rows.tolist() == order[:k]
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17])
@@ -66,10 +65,10 @@ def test_few_rows_have_the_scores_of_a_scan(count: int, unit: Callable) -> None:
     scan, query = _exact(vectors), unit(1, seed=1)[0]
     scores = dict(zip(*scan.search(query, 40), strict=True))
     rows = np.sort(np.random.default_rng(count).permutation(40)[:count])
-    hits = scan.search_rows(query, rows, 40)
-    assert hits.rows.tolist() == sorted(rows.tolist(), key=lambda row: (-scores[row], row))
-    assert hits.scores.tolist() == [scores[row] for row in hits.rows]
-    assert len(scan.search_rows(query, rows, 3).rows) == min(3, count)
+    best, best_scores = scan.search_rows(query, rows, 40)
+    assert best.tolist() == sorted(rows.tolist(), key=lambda row: (-scores[row], row))
+    assert best_scores.tolist() == [scores[row] for row in best]
+    assert len(scan.search_rows(query, rows, 3)[0]) == min(3, count)
 
 
 def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
@@ -77,10 +76,10 @@ def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
     base = unit(1, seed=6, dim=512)[0]
     noise = np.random.default_rng(7).normal(scale=3e-5, size=(500, 512)).astype(np.float32)
     exact, queries = _exact(base + noise), unit(32, seed=8, dim=512)
-    for query, hits in zip(queries, exact.search_many(queries, 20), strict=True):
-        one = exact.search(query, 20)
-        assert (hits.rows == one.rows).all()
-        assert (hits.scores == one.scores).all()
+    for query, (rows, scores) in zip(queries, exact.search_many(queries, 20), strict=True):
+        same_rows, same_scores = exact.search(query, 20)
+        assert (same_rows == rows).all()
+        assert (same_scores == scores).all()
 
 
 @pytest.mark.parametrize("queries", [np.zeros(DIM), np.zeros((2, DIM + 1)), np.full((1, DIM), np.nan)])

@@ -76,10 +76,10 @@ def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | No
     half = np.float32(0.9)  # not representable in half precision
     queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * half
     for k in (1, 10, 25, 3000):
-        for query, hits in zip(queries, scan.search_many(queries, k, live), strict=True):
-            wanted = exact.search(query, k, live)
-            assert (hits.rows == wanted.rows).all()
-            assert (hits.scores == wanted.scores).all()
+        for query, (rows, scores) in zip(queries, scan.search_many(queries, k, live), strict=True):
+            wanted_rows, wanted_scores = exact.search(query, k, live)
+            assert (rows == wanted_rows).all()
+            assert (scores == wanted_scores).all()
     assert SimulatedGpuIndex.searches == 3 * len(queries)  # results of all rows come from the processor
 
 

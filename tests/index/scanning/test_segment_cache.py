@@ -14,8 +14,8 @@ import pytest
 
 from index.errors import ShardCorrupt, ShardMissing
 from index.index_snapshot import IndexSnapshot
-from index.scanning.segment import Segment
 from index.shard_store import ShardStore
+from index.shards.faiss_vector_store import Segment
 
 TASKS = ["a", "b", "c", "d"]
 

@@ -11,9 +11,8 @@ import pytest
 
 from index.errors import ShardCorrupt
 from index.files.manifest_format import SegmentEntry
-from index.scanning.segment import Segment
 from index.shard_store import ShardStore
-from index.shards.faiss_vector_store import FaissShard
+from index.shards.faiss_vector_store import FaissShard, Segment
 
 
 def open_shard(store: ShardStore, entry: SegmentEntry) -> FaissShard:
