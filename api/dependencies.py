@@ -263,10 +263,6 @@ class _UrlFilters(BaseModel):
             arguments["where"] = parse_where_json(self.where)
         return arguments
 
-    def query(self) -> SearchQuery:
-        """Return the query, without a second validation."""
-        return SearchQuery.model_construct(**self.service_arguments())
-
 
 class ClipParameters(_UrlFilters, SearchFilters):
     captions: int | None = optional("Number of captions that describe the clip.")

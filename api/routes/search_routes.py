@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, File, Query, UploadFile
 from fastapi.responses import Response
-from pydantic import BaseModel
 
 from api.dependencies import (
     CaptionsParameters,
@@ -59,11 +58,12 @@ async def search(service: QueryDep, parameters: Annotated[SearchParameters, Quer
     videos pass them. `next_cursor` continues with the next page from the same release, even after a newer one is
     published.
     """
-    query = parameters.query()
+    query = SearchQuery.model_construct(**parameters.service_arguments())  # validated already
     with service.admission.admit(1):
         response = await service.search_async(query)
     _observe_timing(response)
-    return _json_response(response)
+    # FastAPI would validate every field again and serialize in Python.
+    return Response(response.model_dump_json(), media_type="application/json")
 
 
 @router.post(
@@ -84,11 +84,7 @@ def _search_batch(service: SearchEngine, queries: list[SearchQuery]) -> Response
     responses = service.search_many(queries)
     for response in responses:
         _observe_timing(response)
-    return _json_response(SearchBatchResponse(answers=responses))
-
-
-def _json_response(body: BaseModel) -> Response:
-    """Serialize with pydantic directly; FastAPI would validate every field again and serialize in Python."""
+    body = SearchBatchResponse(answers=responses)
     return Response(body.model_dump_json(), media_type="application/json")
 
 

@@ -24,7 +24,7 @@ from api.dependencies import (
 )
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
-from cinestrata_schemas.search import ResultExplanation, SimilarVideosResponse
+from cinestrata_schemas.search import ResultExplanation, SearchQuery, SimilarVideosResponse
 from cinestrata_schemas.videos import (
     DeletionResult,
     FeedbackDetails,
@@ -111,11 +111,11 @@ def explain_result(
 
     The video need not be among the results; `rank` is null if it isn't.
     """
-    query = parameters.query()
+    arguments = parameters.service_arguments()
     if parameters.k is None:
-        query.k = request_limits.MAX_RESULTS
+        arguments["k"] = request_limits.MAX_RESULTS
     with service.admission.admit(1):
-        return service.explain(video_id, query)
+        return service.explain(video_id, SearchQuery.model_construct(**arguments))
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)

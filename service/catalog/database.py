@@ -286,72 +286,66 @@ class CatalogReads:
 
     Attributes:
         timeout: Seconds after which the database counts as unreachable. Reads from an SQLite file have no limit.
+        is_interrupted: Whether the last attempt to reach the database failed.
     """
 
     timeout = 2.0
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_READ_THREADS, "catalog-read")
-        self._is_interrupted = False
+        self.is_interrupted = False
         self._lock = Lock()
         self._is_closed = Event()
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether the last attempt to reach the database failed."""
-        return self._is_interrupted
-
     def read(self, function: Callable[[], Value]) -> Value:
         """Run a function that reads the catalog; raise Unavailable, also if it does not respond in time."""
-        self.require_reachable()
-        with self._watch():
+        if self.is_interrupted:
+            raise _unreachable()
+        try:
             if engine().dialect.name == "sqlite":
                 return function()
             return self._submit(function).result(self.timeout)
+        except (TimeoutError, Unavailable) as failure:
+            raise self._interrupt(failure) from failure.__cause__
 
     async def read_async(self, function: Callable[[], Value]) -> Value:
         """Run :meth:`read` without blocking the event loop. Errors as for :meth:`read`."""
         self.require_reachable()
-        with self._watch():
+        try:
             is_bounded = engine().dialect.name != "sqlite"
             return await wait_for(wrap_future(self._submit(function)), self.timeout if is_bounded else None)
+        except (TimeoutError, Unavailable) as failure:
+            raise self._interrupt(failure) from failure.__cause__
 
     def require_reachable(self) -> None:
         """Check, without I/O, that the last attempt reached the database; raise Unavailable."""
-        if self._is_interrupted:
+        if self.is_interrupted:
             raise _unreachable()
 
     def close(self) -> None:
         """Stop the background thread."""
         self._is_closed.set()
 
-    @contextmanager
-    def _watch(self) -> Iterator[None]:
-        """Interrupt the reads if one fails or takes too long."""
-        try:
-            yield
-        except TimeoutError:
-            error = Unavailable("The catalog database does not respond; try again.", _RETRY_SECONDS)
-            self._interrupt(error)
-            raise error from None
-        except Unavailable as error:
-            self._interrupt(error)
-            raise
-
     def _submit(self, function: Callable[[], Value]) -> Future[Value]:
         return self._threads.submit(copy_context().run, function)
 
-    def _interrupt(self, error: Unavailable) -> None:
+    def _interrupt(self, failure: TimeoutError | Unavailable) -> Unavailable:
+        """Interrupt the reads, because one failed or took too long; returns the error to raise."""
+        if isinstance(failure, Unavailable):
+            error = failure
+        else:
+            error = Unavailable("The catalog database does not respond; try again.", _RETRY_SECONDS)
         with self._lock:
-            if self._is_interrupted or self._is_closed.is_set():
-                return
-            self._is_interrupted = True
+            if self.is_interrupted or self._is_closed.is_set():
+                return error
+            self.is_interrupted = True
         log.warning("catalog_unreachable", error=error.detail)
         try:
             Thread(target=self._probe, name="catalog-probe", daemon=True).start()
-        except RuntimeError as failure:  # no thread is free; the next read will try the database instead
-            self._is_interrupted = False
-            log.warning("catalog_probe_not_started", error=str(failure))
+        except RuntimeError as reason:  # no thread is free; the next read will try the database instead
+            self.is_interrupted = False
+            log.warning("catalog_probe_not_started", error=str(reason))
+        return error
 
     def _probe(self) -> None:
         reason: str | None = None
@@ -367,7 +361,7 @@ class CatalogReads:
                 continue
             log.info("catalog_reachable")
             break
-        self._is_interrupted = False
+        self.is_interrupted = False
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -65,19 +65,6 @@ Open = Annotated[_Item, _OpenChoice()]  # for responses: clients accept a later 
 _MAX_FIELDS = 64  # more than any request has
 
 
-def _limit_fields(value: Any) -> Any:
-    """Refuse objects with very many fields, because each unknown or invalid one would add an error."""
-    if isinstance(value, dict) and len(value) > _MAX_FIELDS:
-        message = "The object has {count} fields; at most {limit} are read"
-        raise PydanticCustomError("too_many_fields", message, {"count": len(value), "limit": _MAX_FIELDS})
-    return value
-
-
-# Without these limits, a body of a few megabytes becomes millions of errors, which take gigabytes and minutes.
-RequestList = Annotated[list[_Item], Field(fail_fast=True)]  # only the first invalid item is reported
-RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(_limit_fields)]
-
-
 def optional(description: str) -> Any:
     """Declare a described field that is null unless it is given."""
     return Field(default=None, description=description)
@@ -90,8 +77,17 @@ class RequestModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _limit_fields(cls, value: Any) -> Any:
-        return _limit_fields(value)
+    def limit_fields(cls, value: Any) -> Any:
+        """Refuse objects with very many fields, because each unknown or invalid one would add an error."""
+        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+            message = "The object has {count} fields; at most {limit} are read"
+            raise PydanticCustomError("too_many_fields", message, {"count": len(value), "limit": _MAX_FIELDS})
+        return value
+
+
+# Without these limits, a body of a few megabytes becomes millions of errors, which take gigabytes and minutes.
+RequestList = Annotated[list[_Item], Field(fail_fast=True)]  # only the first invalid item is reported
+RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(RequestModel.limit_fields)]
 
 
 class ResponseModel(BaseModel):

@@ -232,11 +232,11 @@ def test_last_words_are_searched_while_the_catalog_is_unreachable(
             with monkeypatch.context() as inner:
                 inner.setattr(library_words, name, fail)
                 assert _found(words, "heron") == [videos[0]]
-                reads._is_interrupted = False
+                reads.is_interrupted = False
         patch.setattr(library_words, "read_last_edit", fail)
         with pytest.raises(Unavailable):
             words.prepare(np.array([*videos, 99]))
-    reads._is_interrupted = False
+    reads.is_interrupted = False
     assert (_found(words, "heron"), _found(words, "crane")) == ([], [videos[0]])
 
 
