@@ -33,13 +33,12 @@ from service.search.clip_search import ClipSearch
 from service.search.explanations import QueryReports, explain_result
 from service.search.library_words import LibraryWords
 from service.search.search_load import AdmissionControl, BatchScheduler
-from service.search.search_request import SearchRequest, parse_requests
+from service.search.search_request import NO_FILTER, SearchRequest, parse_requests
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.answers import answer_searches
 from service.search.text_search.executor import UnknownTask, execute
 from service.search.text_search.query_words import suggest_words
-from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search import CaptionIndex, TaskNotLoaded, caption_video, search_similar
 

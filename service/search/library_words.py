@@ -11,10 +11,9 @@ shared index, they would make caption words look common, and lookups would stop 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from posixpath import splitext
 from threading import Lock
 from typing import Any, NamedTuple
@@ -94,10 +93,6 @@ class RelevanceFeedback:
                     negative.setdefault(key, {})[video] = -text.votes
         return negative
 
-    def positive_texts(self, video: int) -> list[VideoText]:
-        """List a video's texts with positive feedback."""
-        return [text for _, text in self.texts.get(video, ()) if text.votes > 0]
-
     def negative_videos(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """Find the videos with negative feedback for any of some texts: ascending IDs, and the votes against each."""
         if not self._negative:
@@ -172,11 +167,15 @@ class LibraryTexts(NamedTuple):
 
 
 class LibraryWords:
-    """The words of a process's searchable videos. Thread-safe."""
+    """The words of a process's searchable videos. Thread-safe.
+
+    Attributes:
+        texts: Texts of the videos, at least as new as the last :meth:`follow_edits`.
+    """
 
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
-        self._state = LibraryTexts()
+        self.texts = LibraryTexts()
         self._captions: WeakKeyDictionary[VideoTasks, DomainCaptions] = WeakKeyDictionary()
         self._captions_lock = Lock()
         self._preparation = Lock()  # one at a time
@@ -188,16 +187,16 @@ class LibraryWords:
         Searches continue meanwhile. Raises Unavailable; the videos read so far are then in the index.
         """
         with self._preparation:
-            missing = np.setdiff1d(videos, self._state.videos, assume_unique=True)
+            missing = np.setdiff1d(videos, self.texts.videos, assume_unique=True)
             if not len(missing):
                 return
             since = read_last_edit()
             for chunk in batches(missing, _CHUNK):
                 read = read_texts(chunk)
                 with self._replacement:
-                    indexed, edit = self._state.videos, self._state.edit
+                    indexed, edit = self.texts.videos, self.texts.edit
                     # Edits since then concern videos that the index did not have: read those again.
-                    self._state = self._state.replace(read)._replace(
+                    self.texts = self.texts.replace(read)._replace(
                         videos=np.insert(indexed, np.searchsorted(indexed, chunk), chunk),
                         edit=since if edit is None else min(edit, since),
                     )
@@ -207,29 +206,33 @@ class LibraryWords:
 
         They are counted before the snapshot is served, so no search waits for them.
         """
-        words = words or self._state.words
+        words = words or self.texts.words
         with self._captions_lock:
-            counted = self._captions.get(videos)
-            current = DomainCaptions(words, videos) if counted is None else counted.updated(words)
-            if current is not counted:
-                self._captions[videos] = current
-            return current
+            captions = self._captions.get(videos)
+            # Statistics are kept until enough texts were added or removed.
+            if captions is None or abs(words.documents - captions.counted) * _RECOUNTED > captions.counted:
+                captions = self._captions[videos] = DomainCaptions(words, videos)
+            elif words.captioned_version != captions.version:
+                captions = self._captions[videos] = DomainCaptions(
+                    words, videos, statistics=captions.statistics, counted=captions.counted
+                )
+            return captions
 
     def retain(self, videos: Ids) -> None:
         """Drop the words of all other videos, once the snapshot of the given ones is served."""
         with self._preparation, self._replacement:
-            indexed = self._state.videos
+            indexed = self.texts.videos
             gone = np.setdiff1d(indexed, videos, assume_unique=True)
             if len(gone):
                 remaining = np.setdiff1d(indexed, gone, assume_unique=True)
-                self._state = self._state.replace(ReadTexts.none(gone))._replace(videos=remaining)
+                self.texts = self.texts.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
     def follow_edits(self) -> int | None:
         """Read all edits committed before the call, and return the number of the last one.
 
         None before the first videos, or if the catalog is unreachable: the words then lack later edits.
         """
-        edit = self._state.edit
+        edit = self.texts.edit
         if edit is None:
             return None
         try:
@@ -243,16 +246,11 @@ class LibraryWords:
     def current(self) -> WordIndex:
         """Get the index with all edits committed before the call; see :meth:`follow_edits`."""
         self.follow_edits()
-        return self._state.words
-
-    @property
-    def texts(self) -> LibraryTexts:
-        """Texts of the videos, at least as new as the last :meth:`follow_edits`."""
-        return self._state
+        return self.texts.words
 
     def _apply_edits(self, number: int) -> None:
         with self._replacement:
-            state = self._state
+            state = self.texts
             indexed, edit = state.videos, state.edit
             if edit is None or number <= edit:  # another search read them
                 return
@@ -262,7 +260,7 @@ class LibraryWords:
             for chunk in batches(edited[end > first], _IDS_PER_QUERY):
                 read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
                 state = state.replace(read)
-            self._state = state._replace(edit=number)
+            self.texts = state._replace(edit=number)
 
 
 class VideoTasks:
@@ -274,6 +272,7 @@ class VideoTasks:
     Attributes:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
         by_task: ``int64 [n]``; vector IDs task by task, ascending within each; task t starts at ``starts[t]``.
+        order: ``int64 [n]``; row in ``by_task`` of each ID in ``videos``.
         counts: ``int64 [T]``; number of videos in each task.
     """
 
@@ -284,7 +283,7 @@ class VideoTasks:
         self.counts: npt.NDArray[np.int64] = np.diff(self.starts)
         tasks = np.repeat(np.arange(len(videos), dtype=np.int32), self.counts)
         order = np.argsort(ids, kind="stable")
-        self._order = order
+        self.order = order
         self.videos: Ids = ids[order]
         self._tasks = tasks[order]
         self._first = int(self.videos[0]) if len(ids) else 0
@@ -294,10 +293,6 @@ class VideoTasks:
             # The last entry is for all IDs outside the table.
             self._table = np.full(span + 1, -1, np.int32)
             self._table[self.videos - self._first] = self._tasks
-
-    def rows(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Find the rows in ``by_task`` of those IDs that it contains."""
-        return self._order[find_ids(self.videos, ids)[1]]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
         """Find the index of each video's task, ``int32 [len(ids)]``; -1 for unknown IDs."""
@@ -318,9 +313,10 @@ class DomainCaptions:
         words: Words of the library.
         videos: Videos of the snapshot's tasks.
         statistics: Caption statistics; counted if None.
-        counted: Number of library texts when the statistics were counted; None: that of ``words``.
 
     Attributes:
+        version: Version of the words' captioned videos.
+        counted: Number of library texts when the statistics were counted.
         statistics: Caption statistics of the T tasks.
         uncaptioned_counts: Number of videos without captions in each task, ``[T]``.
     """
@@ -333,7 +329,7 @@ class DomainCaptions:
         counted: int | None = None,
     ) -> None:
         self.version = words.captioned_version
-        self._counted = words.documents if counted is None else counted
+        self.counted = words.documents if counted is None else counted
         self._videos = videos
         self._is_captioned = words.captioned(videos.by_task)
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
@@ -351,16 +347,9 @@ class DomainCaptions:
         """Check whether each video of the snapshot has a caption, given the indices of their tasks."""
         are_captioned = self.uncaptioned_counts[tasks] == 0
         (unknown,) = np.nonzero(~are_captioned)
-        are_captioned[unknown] = self._is_captioned[self._videos.rows(videos[unknown])]
+        rows = self._videos.order[find_ids(self._videos.videos, videos[unknown])[1]]
+        are_captioned[unknown] = self._is_captioned[rows]
         return np.asarray(are_captioned)
-
-    def updated(self, words: WordIndex) -> DomainCaptions:
-        """Update the facts to new words; statistics are kept until enough texts were added or removed."""
-        if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
-            return DomainCaptions(words, self._videos)
-        if words.captioned_version == self.version:
-            return self
-        return DomainCaptions(words, self._videos, statistics=self.statistics, counted=self._counted)
 
     def _count(self, words: WordIndex) -> CaptionStatistics:
         captions, lengths = words.count_captions(self._videos.locate, len(self._videos.counts))
@@ -439,26 +428,22 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
     separate words.
     """
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
-    if metadata:  # most videos have none, and libraries are large
-        texts += islice(_values(metadata), MAX_VALUES)
-    file = file_name(uri) if is_source_uri(uri) else uri.rpartition("/")[2]
-    name = splitext(file)[0].replace("_", " ")
-    names = dict.fromkeys([name, _CAMEL_CASE.sub(" ", name)])
-    texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in names]
-    return [text for text in texts if text.text.strip()]
-
-
-def _values(metadata: Mapping[str, Any]) -> Iterator[VideoText]:
     # A stack instead of recursion: metadata may be nested as deep as its size allows.
     stack: list[tuple[str, Any]] = list(metadata.items())[::-1]
-    while stack:
+    most = len(texts) + MAX_VALUES
+    while stack and len(texts) < most:
         field, value = stack.pop()
         if isinstance(value, Mapping):
             stack.extend((f"{field}.{name}", inner) for name, inner in list(value.items())[::-1])
         elif isinstance(value, list):
             stack.extend((field, inner) for inner in reversed(value))
         elif isinstance(value, str):
-            yield VideoText(TextKind.METADATA, value[:MAX_TEXT_CHARS], field)
+            texts.append(VideoText(TextKind.METADATA, value[:MAX_TEXT_CHARS], field))
         elif isinstance(value, int | float) and not isinstance(value, bool):
             shown = int(value) if isinstance(value, float) and value.is_integer() else value
-            yield VideoText(TextKind.METADATA, str(shown), field)
+            texts.append(VideoText(TextKind.METADATA, str(shown), field))
+    file = file_name(uri) if is_source_uri(uri) else uri.rpartition("/")[2]
+    name = splitext(file)[0].replace("_", " ")
+    names = dict.fromkeys([name, _CAMEL_CASE.sub(" ", name)])
+    texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in names]
+    return [text for text in texts if text.text.strip()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from asyncio import AbstractEventLoop, Future, get_running_loop
+from asyncio import AbstractEventLoop, Future, Task, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +86,7 @@ class BatchScheduler(Generic[Item, Result]):
         # Used only in the event loop's thread, except for reading the queue length.
         self._lanes = lanes
         self._free_lanes = lanes
+        self._running: set[Task[None]] = set()
         self._loop: AbstractEventLoop | None = None
         self._queue: deque[tuple[Item, Future[Result], float]] = deque()  # with the times of refusal
         self._threads = ThreadPoolExecutor(lanes, "search-lane")
@@ -107,12 +108,12 @@ class BatchScheduler(Generic[Item, Result]):
             Exception: Whatever the function raised, or returned for the item.
         """
         loop = get_running_loop()
-        if loop is not self._loop:  # the previous event loop has ended, along with its callbacks
+        if loop is not self._loop:  # the previous event loop has ended, along with its lanes
             self._loop, self._free_lanes, self._queue = loop, self._lanes, deque()
         future: Future[Result] = loop.create_future()
         self._queue.append((item, future, time.monotonic() + self._max_wait))
-        if len(self._queue) == 1:
-            loop.call_soon(self._start_lanes, loop)
+        if len(self._queue) == 1:  # else, a lane that is busy or about to start takes the item
+            self._start_lane()
         return await future
 
     async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
@@ -129,63 +130,52 @@ class BatchScheduler(Generic[Item, Result]):
 
         return await asyncio.to_thread(call)
 
-    def _start_lanes(self, loop: AbstractEventLoop) -> None:
-        """Fill free lanes from the head of the queue."""
-        while self._free_lanes and self._queue:
-            if batch := self._take_batch():
-                self._free_lanes -= 1
-                self._threads.submit(self._run_batch, loop, batch)
-
-    def _take_batch(self) -> list[tuple[Item, Future[Result]]]:
-        """Take items from the head of the queue, and refuse those that waited too long."""
-        batch: list[tuple[Item, Future[Result]]] = []
-        now = time.monotonic()
-        while self._queue and len(batch) < self._max_batch:
-            item, future, latest = self._queue.popleft()
-            if future.done():  # its request was cancelled
-                continue
-            if now > latest:
-                future.set_exception(self._late_error())
-            else:
-                batch.append((item, future))
-        return batch
-
     def _late_error(self) -> TooManyRequests:
         return TooManyRequests(
             f"The server is busy: the search didn't start within {self._max_wait:g} seconds. Try again in a second."
         )
 
-    def _run_batch(self, loop: AbstractEventLoop, batch: list[tuple[Item, Future[Result]]]) -> None:
-        items, futures = zip(*batch, strict=True)
-        outcomes: Sequence[Result | Exception]
-        try:
-            outcomes = self._run(list(items))
-        except Exception as error:  # raised to every caller of the batch
-            outcomes = [error] * len(items)
-        loop.call_soon_threadsafe(self._resolve, loop, futures, outcomes)
+    def _start_lane(self) -> None:
+        """Start a free lane, if there is one, in the next event loop turn."""
+        if self._free_lanes:
+            self._free_lanes -= 1
+            lane = get_running_loop().create_task(self._run_lane())
+            self._running.add(lane)  # the event loop holds only a weak reference
+            lane.add_done_callback(self._running.discard)
 
-    def _resolve(
-        self,
-        loop: AbstractEventLoop,
-        futures: Sequence[Future[Result]],
-        outcomes: Sequence[Result | Exception],
-    ) -> None:
-        for future, outcome in zip(futures, outcomes, strict=True):
-            if future.done():  # its request was cancelled
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-        self._release_lane(loop, _TURNS_BETWEEN_BATCHES)
-
-    def _release_lane(self, loop: AbstractEventLoop, turns: int) -> None:
-        """Free a lane after some event loop turns."""
-        if turns:
-            loop.call_soon(self._release_lane, loop, turns - 1)
-        else:
-            self._free_lanes += 1
-            self._start_lanes(loop)
+    async def _run_lane(self) -> None:
+        """Run batches from the head of the queue until it is empty."""
+        while self._queue:
+            batch: list[tuple[Item, Future[Result]]] = []
+            now = time.monotonic()
+            while self._queue and len(batch) < self._max_batch:
+                item, future, latest = self._queue.popleft()
+                if future.done():  # its request was cancelled
+                    continue
+                if now > latest:
+                    future.set_exception(self._late_error())
+                else:
+                    batch.append((item, future))
+            if not batch:
+                break
+            if self._queue:
+                self._start_lane()
+            outcomes: Sequence[Result | Exception]
+            try:
+                items = [item for item, _ in batch]
+                outcomes = await get_running_loop().run_in_executor(self._threads, self._run, items)
+            except Exception as error:  # raised to every caller of the batch
+                outcomes = [error] * len(batch)
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():  # its request was cancelled
+                    continue
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+            for _ in range(_TURNS_BETWEEN_BATCHES):
+                await asyncio.sleep(0)
+        self._free_lanes += 1
 
 
 class SearchRate:

@@ -6,10 +6,9 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -20,12 +19,20 @@ from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
 from service.core.text_rules import UNSTORABLE
-from service.search.video_filters import VideoFilter, parse_filter
 
 Routes = Literal["auto", "all"] | int
+MetadataValue = str | int | float | bool
+TypedValue = tuple[bool, MetadataValue]  # with whether it is a bool, so that 1 and true differ
 
 _MAX_ERRORS = 20
 _MAX_MOMENTS = 100  # per video
+_MAX_CONDITIONS = 16  # per filter
+_MAX_VALUES = 64  # per list of values
+_MAX_VALUE_CHARS = 1000  # per text value
+_CONDITION_HINT = (
+    'Give a value ("night", 3, true), {"min": 1, "max": 5} with one end or both, {"any": ["red", "blue"]} or '
+    '{"all": ["red", "blue"]}.'
+)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 _CHECKSUM_BYTES = 8
@@ -34,10 +41,42 @@ _VALUE_ENCODER = json.JSONEncoder(sort_keys=True)  # every response with a next 
 
 
 @dataclass(frozen=True)
+class ValueRange:
+    """A condition: a number in a closed range; None leaves an end open."""
+
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class ValueList:
+    """A condition: one of some values, or a list that has all of them."""
+
+    values: tuple[TypedValue, ...]
+    all_of: bool
+
+
+Condition = ValueRange | ValueList
+
+
+@dataclass(frozen=True)
+class VideoFilter:
+    """Conditions on videos, all of which must hold. Hashable, so that a batch evaluates equal filters once."""
+
+    duration: ValueRange | None = None  # range in seconds
+    arrived_after: datetime | None = None  # earliest creation time of the video's task, inclusive
+    arrived_before: datetime | None = None  # latest creation time of the video's task, exclusive
+    where: tuple[tuple[str, Condition], ...] = ()  # conditions by metadata field
+
+
+NO_FILTER = VideoFilter()
+
+
+@dataclass(frozen=True)
 class SearchRequest:
     """A valid query with parsed values. Checks that depend on a release follow when it runs."""
 
-    query: SearchQuery  # the query as sent; echoed in the response and digested for cursors
+    query: SearchQuery  # the query as sent; echoed in the response
     text: str  # query text, stripped of surrounding white space
     tasks: tuple[str, ...] | None  # names or IDs of the tasks to search; None searches all tasks
     filter: VideoFilter
@@ -45,43 +84,8 @@ class SearchRequest:
     mode: str | None  # requested query mode, or the cursor's on later pages; None: the release's default
     routes: Routes  # selection of tasks, with the server's default applied
     field_prefix: str  # prefix for field names in errors: "queries[3]." in a batch
-
-    @property
-    def hits_before(self) -> int:
-        """Number of hits on previous pages."""
-        return self.cursor.hit_offset if self.cursor else 0
-
-    @property
-    def results_before(self) -> int:
-        """Number of results on previous pages."""
-        return self.cursor.result_offset if self.cursor else 0
-
-    @cached_property
-    def parameter_digests(self) -> dict[str, str]:
-        """Digests of the parameters, apart from the release, that determine the results and their order."""
-        query, has_routes = self.query, self.query.routes is not None
-
-        def seconds(
-            time: datetime | None,
-        ) -> float | None:  # a conversion to UTC fails at either end of the range
-            return None if time is None else (time - _EPOCH).total_seconds()
-
-        return digest_parameters(
-            {
-                "q": self.text,
-                "task": None if self.tasks is None else list(self.tasks),
-                "mode": query.mode,
-                "min_duration": query.min_duration,
-                "max_duration": query.max_duration,
-                "arrived_after": seconds(self.filter.arrived_after),
-                "arrived_before": seconds(self.filter.arrived_before),
-                "where": query.where or None,
-                "min_score": query.min_score,
-                "min_confidence": query.min_confidence,
-                "routes": self.routes if has_routes else None,
-                "CINESTRATA_ROUTES": None if has_routes else self.routes,
-            }
-        )
+    # Digests of the parameters, apart from the release, that determine the results and their order.
+    parameter_digests: Mapping[str, str]
 
 
 def parse_requests(
@@ -159,7 +163,9 @@ def _parse(
             "task", "The list of tasks is empty.", "Give a task, or leave the parameter out to search all."
         )
     task = [query.task] if isinstance(query.task, str) else query.task
-    video_filter = parse_filter(query, report_error)
+    tasks = None if task is None else sorted(set(task))
+    video_filter = _parse_filter(query, report_error)
+    digests = _digest_parameters(query, text, tasks, video_filter, routes or "auto")
     cursor = None
     if query.cursor is not None and not errors:
         cursor = parse_cursor(query.cursor)
@@ -169,18 +175,7 @@ def _parse(
                 "The value is not an intact cursor of this service.",
                 "Send the previous page's next_cursor unchanged, or leave it out for the first page.",
             )
-    request = SearchRequest(
-        query=query,
-        text=text,
-        tasks=None if task is None else tuple(sorted(set(task))),
-        filter=video_filter,
-        cursor=cursor,
-        mode=cursor.mode if cursor else query.mode,
-        routes=routes or "auto",
-        field_prefix=field_prefix,
-    )
-    of_cursor = cursor.parameters if cursor else request.parameter_digests
-    if differing := sorted({name for name, _ in of_cursor.items() ^ request.parameter_digests.items()}):
+    if cursor and (differing := sorted({name for name, _ in cursor.parameters.items() ^ digests.items()})):
         if "routes" in differing:  # it overrides the setting, so the setting cannot be what changed
             differing = [name for name in differing if name != "CINESTRATA_ROUTES"]
         verb = "differ" if len(differing) > 1 else "differs"
@@ -190,7 +185,131 @@ def _parse(
             "Repeat the first page's parameters (except k and moments), or leave the cursor out.",
         )
     all_errors += errors
-    return request
+    return SearchRequest(
+        query=query,
+        text=text,
+        tasks=None if tasks is None else tuple(tasks),
+        filter=video_filter,
+        cursor=cursor,
+        mode=cursor.mode if cursor else query.mode,
+        routes=routes or "auto",
+        field_prefix=field_prefix,
+        parameter_digests=digests,
+    )
+
+
+def _parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
+    """Parse a query's filter fields, and report the field, message and hint of invalid ones."""
+    for name in ("min_duration", "max_duration"):
+        seconds = getattr(query, name)
+        if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
+            report_error(name, "The value is not a duration.", "Give seconds, 0 or more.")
+    low, high = query.min_duration, query.max_duration
+    if low is not None and high is not None and low > high:
+        report_error(
+            "min_duration", "The value exceeds max_duration, so no video can pass.", "Swap the two values."
+        )
+    # A time without a zone is in UTC.
+    after, before = (
+        time.replace(tzinfo=UTC) if time is not None and time.tzinfo is None else time
+        for time in (query.arrived_after, query.arrived_before)
+    )
+    if after is not None and before is not None and after >= before:
+        report_error(
+            "arrived_after",
+            "The time is not earlier than arrived_before, so no video can pass.",
+            "Swap the two values.",
+        )
+    where = query.where or {}
+    conditions: list[tuple[str, Condition]] = []
+    if len(where) > _MAX_CONDITIONS:
+        report_error(
+            "where",
+            f"The filter names {len(where)} fields.",
+            f"Name at most {_MAX_CONDITIONS}; all must match.",
+        )
+        where = {}
+    for name, value in where.items():
+        try:
+            conditions.append((name, _parse_condition(value)))
+        except _InvalidCondition as error:
+            report_error(f"where.{name[:100]}", *error.args)
+    return VideoFilter(
+        duration=None if low is None and high is None else ValueRange(low, high),
+        arrived_after=after,
+        arrived_before=before,
+        where=tuple(sorted(conditions, key=lambda condition: condition[0])),
+    )
+
+
+class _InvalidCondition(ValueError):
+    """An invalid condition; the arguments are message and hint."""
+
+
+def _parse_condition(value: Any) -> Condition:
+    if isinstance(value, str) and len(value) > _MAX_VALUE_CHARS:
+        raise _InvalidCondition(f"The text has {len(value)} characters.", f"Use at most {_MAX_VALUE_CHARS}.")
+    if not isinstance(value, dict):
+        if not _is_value(value):
+            raise _InvalidCondition("The value is not a valid metadata value.", _CONDITION_HINT)
+        return ValueList(((isinstance(value, bool), value),), all_of=False)
+    keys = set(value)
+    if keys and keys <= {"min", "max"}:
+        if not all(_is_number(end) for end in value.values()):
+            raise _InvalidCondition("An end of the range is not a number.", _CONDITION_HINT)
+        if len(value) == 2 and value["min"] > value["max"]:
+            raise _InvalidCondition("min exceeds max, so no video can pass.", "Swap the two values.")
+        return ValueRange(value.get("min"), value.get("max"))
+    if keys not in ({"any"}, {"all"}):
+        raise _InvalidCondition("The object is not a valid condition.", _CONDITION_HINT)
+    ((kind, values),) = value.items()
+    if not isinstance(values, list) or not 1 <= len(values) <= _MAX_VALUES:
+        raise _InvalidCondition(f"'{kind}' is not a list of 1 to {_MAX_VALUES} values.", _CONDITION_HINT)
+    if not all(_is_value(item) and (kind == "any" or isinstance(item, str)) for item in values):
+        expected = "value" if kind == "any" else "text"
+        raise _InvalidCondition(f"'{kind}' contains an item that is not a {expected}.", _CONDITION_HINT)
+    return ValueList(tuple((isinstance(item, bool), item) for item in values), all_of=kind == "all")
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63  # as stored metadata
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _MAX_VALUE_CHARS
+    return isinstance(value, bool) or (_is_number(value) and value not in (math.inf, -math.inf))
+
+
+def _digest_parameters(
+    query: SearchQuery, text: str, tasks: Sequence[str] | None, video_filter: VideoFilter, routes: Routes
+) -> dict[str, str]:
+    """Digest each parameter of a query that is not None."""
+    # Seconds, because a conversion to UTC fails at either end of the range.
+    after, before = (
+        None if time is None else (time - _EPOCH).total_seconds()
+        for time in (video_filter.arrived_after, video_filter.arrived_before)
+    )
+    parameters = {
+        "q": text,
+        "task": tasks,
+        "mode": query.mode,
+        "min_duration": query.min_duration,
+        "max_duration": query.max_duration,
+        "arrived_after": after,
+        "arrived_before": before,
+        "where": query.where or None,
+        "min_score": query.min_score,
+        "min_confidence": query.min_confidence,
+        "CINESTRATA_ROUTES" if query.routes is None else "routes": routes,
+    }
+    return {
+        name: hashlib.sha256(_VALUE_ENCODER.encode(value).encode()).hexdigest()[:12]
+        for name, value in parameters.items()
+        if value is not None
+    }
 
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -231,15 +350,6 @@ def parse_cursor(text: str) -> Cursor | None:
         return Cursor.model_validate_json(body) if raw[:_CHECKSUM_BYTES] == _checksum(body) else None
     except ValueError:
         return None
-
-
-def digest_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Digest each parameter that is not None. Values must be JSON."""
-    return {
-        name: hashlib.sha256(_VALUE_ENCODER.encode(value).encode()).hexdigest()[:12]
-        for name, value in parameters.items()
-        if value is not None
-    }
 
 
 def _checksum(body: bytes) -> bytes:

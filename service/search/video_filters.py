@@ -7,67 +7,23 @@ the filter, and searches deep enough to find k results wherever k videos pass.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from cinestrata_schemas.search import Facet, FacetValue, SearchQuery
+from cinestrata_schemas.search import Facet, FacetValue
 from index.arrays import Ids
 from service.core.errors import InvalidInput, Unavailable
+from service.search.search_request import Condition, TypedValue, ValueRange, VideoFilter
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_metadata_cache import MetadataColumn, TypedValue, VideoMetadata, VideoMetadataCache
+from service.search.video_metadata_cache import MetadataColumn, VideoMetadata, VideoMetadataCache
 
-_MAX_CONDITIONS = 16  # per filter
-_MAX_VALUES = 64  # per list of values
-_MAX_CHARS = 1000  # per text value
 FACET_FIELDS, FACET_VALUES = 5, 8  # metadata fields, and values of each
 FACET_CHARS = 80  # longer values are descriptions, not categories
-_CONDITION_HINT = (
-    'Give a value ("night", 3, true), {"min": 1, "max": 5} with one end or both, {"any": ["red", "blue"]} or '
-    '{"all": ["red", "blue"]}.'
-)
-
-
-@dataclass(frozen=True)
-class _Range:
-    low: float | None
-    high: float | None
-
-    def rows(self, column: MetadataColumn) -> Ids:
-        return column.rows_between(self.low, self.high)
-
-
-@dataclass(frozen=True)
-class _Values:
-    values: tuple[TypedValue, ...]
-    all_of: bool  # whether a list must have all values, instead of any
-
-    def rows(self, column: MetadataColumn) -> Ids:
-        rows = [column.rows_equal_to(value) for _, value in self.values]
-        return reduce(np.intersect1d, rows) if self.all_of else np.unique(np.concatenate(rows))
-
-
-_Condition = _Range | _Values
-
-
-@dataclass(frozen=True)
-class VideoFilter:
-    """Conditions on videos, all of which must hold. Hashable, so that a batch evaluates equal filters once."""
-
-    duration: _Range | None = None  # range in seconds
-    arrived_after: datetime | None = None  # earliest creation time of the video's task, inclusive
-    arrived_before: datetime | None = None  # latest creation time of the video's task, exclusive
-    where: tuple[tuple[str, _Condition], ...] = ()  # conditions by metadata field
-
-
-NO_FILTER = VideoFilter()
 
 
 def find_passing_videos(
@@ -101,11 +57,18 @@ def find_passing_videos(
     empty = MetadataColumn(())
     for task in tasks:
         columns = metadata[task]
-        rows = [] if duration is None else [duration.rows(columns.durations)]
-        rows += [condition.rows(columns.fields.get(name, empty)) for name, condition in where]
+        rows = [] if duration is None else [_rows_that_meet(duration, columns.durations)]
+        rows += [_rows_that_meet(condition, columns.fields.get(name, empty)) for name, condition in where]
         if len(passing_rows := reduce(np.intersect1d, rows)):
             passing[task] = columns.ids[np.sort(passing_rows)]
     return passing
+
+
+def _rows_that_meet(condition: Condition, column: MetadataColumn) -> Ids:
+    if isinstance(condition, ValueRange):
+        return column.rows_between(condition.low, condition.high)
+    rows = [column.rows_equal_to(value) for _, value in condition.values]
+    return reduce(np.intersect1d, rows) if condition.all_of else np.unique(np.concatenate(rows))
 
 
 def parse_where_json(text: str) -> dict[str, Any]:
@@ -123,92 +86,6 @@ def parse_where_json(text: str) -> dict[str, Any]:
     return conditions
 
 
-def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
-    """Parse a query's filter fields, and report the field, message and hint of invalid ones."""
-    for name in ("min_duration", "max_duration"):
-        seconds = getattr(query, name)
-        if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-            report_error(name, "The value is not a duration.", "Give seconds, 0 or more.")
-    low, high = query.min_duration, query.max_duration
-    if low is not None and high is not None and low > high:
-        report_error(
-            "min_duration", "The value exceeds max_duration, so no video can pass.", "Swap the two values."
-        )
-    after, before = _with_time_zone(query.arrived_after), _with_time_zone(query.arrived_before)
-    if after is not None and before is not None and after >= before:
-        report_error(
-            "arrived_after",
-            "The time is not earlier than arrived_before, so no video can pass.",
-            "Swap the two values.",
-        )
-    where = query.where or {}
-    conditions: list[tuple[str, _Condition]] = []
-    if len(where) > _MAX_CONDITIONS:
-        report_error(
-            "where",
-            f"The filter names {len(where)} fields.",
-            f"Name at most {_MAX_CONDITIONS}; all must match.",
-        )
-        where = {}
-    for name, value in where.items():
-        try:
-            conditions.append((name, _parse_condition(value)))
-        except _InvalidCondition as error:
-            report_error(f"where.{name[:100]}", *error.args)
-    return VideoFilter(
-        duration=None if low is None and high is None else _Range(low, high),
-        arrived_after=after,
-        arrived_before=before,
-        where=tuple(sorted(conditions, key=lambda condition: condition[0])),
-    )
-
-
-class _InvalidCondition(ValueError):
-    """An invalid condition; the arguments are message and hint."""
-
-
-def _with_time_zone(time: datetime | None) -> datetime | None:
-    """Read a time without a zone as UTC."""
-    return time.replace(tzinfo=UTC) if time is not None and time.tzinfo is None else time
-
-
-def _parse_condition(value: Any) -> _Condition:
-    if isinstance(value, str) and len(value) > _MAX_CHARS:
-        raise _InvalidCondition(f"The text has {len(value)} characters.", f"Use at most {_MAX_CHARS}.")
-    if not isinstance(value, dict):
-        if not _is_value(value):
-            raise _InvalidCondition("The value is not a valid metadata value.", _CONDITION_HINT)
-        return _Values(((isinstance(value, bool), value),), all_of=False)
-    keys = set(value)
-    if keys and keys <= {"min", "max"}:
-        if not all(_is_number(end) for end in value.values()):
-            raise _InvalidCondition("An end of the range is not a number.", _CONDITION_HINT)
-        if len(value) == 2 and value["min"] > value["max"]:
-            raise _InvalidCondition("min exceeds max, so no video can pass.", "Swap the two values.")
-        return _Range(value.get("min"), value.get("max"))
-    if keys not in ({"any"}, {"all"}):
-        raise _InvalidCondition("The object is not a valid condition.", _CONDITION_HINT)
-    ((kind, values),) = value.items()
-    if not isinstance(values, list) or not 1 <= len(values) <= _MAX_VALUES:
-        raise _InvalidCondition(f"'{kind}' is not a list of 1 to {_MAX_VALUES} values.", _CONDITION_HINT)
-    if not all(_is_value(item) and (kind == "any" or isinstance(item, str)) for item in values):
-        expected = "value" if kind == "any" else "text"
-        raise _InvalidCondition(f"'{kind}' contains an item that is not a {expected}.", _CONDITION_HINT)
-    return _Values(tuple((isinstance(item, bool), item) for item in values), all_of=kind == "all")
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isnan(value)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63  # as stored metadata
-
-
-def _is_value(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value) <= _MAX_CHARS
-    return isinstance(value, bool) or (_is_number(value) and value not in (math.inf, -math.inf))
-
-
 def _require_known_fields(
     video_filter: VideoFilter, metadata_list: Sequence[VideoMetadata], field_prefix: str
 ) -> None:
@@ -224,7 +101,7 @@ def _require_known_fields(
                 if names
                 else "The videos have no metadata. Send metadata with the videos when you add them.",
             )
-        if isinstance(condition, _Range) and not any(column.has_numbers for column in columns):
+        if isinstance(condition, ValueRange) and not any(column.has_numbers for column in columns):
             raise InvalidInput.at(
                 field,
                 f"No video in the searched tasks has a number in field {name[:100]!r}, so it has no range.",

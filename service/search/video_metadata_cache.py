@@ -22,11 +22,9 @@ from service.catalog.tables import Moment, Task, Video
 from service.core.errors import Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import LibraryWords
+from service.search.search_request import MetadataValue, TypedValue
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-
-MetadataValue = str | int | float | bool
-TypedValue = tuple[bool, MetadataValue]  # with whether it is a bool, so that 1 and true differ
 
 _FEW_VALUES = 64  # a column this short groups videos even if all its values differ
 MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments

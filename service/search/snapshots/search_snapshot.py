@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from models.backbones.query_backbone import QueryBackbone
 from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import TaskLineage
-from models.routing.confidence_model import DEFAULT_VISUAL_SCORE, ConfidenceModel, VisualScore
+from models.routing.confidence_model import ConfidenceModel, VisualScore
 from models.routing.router import Router, TextEvidence
 from service.core.errors import Unavailable
 from service.search.library_words import VideoTasks
@@ -141,6 +141,7 @@ class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity."""
 
     index_snapshot: IndexSnapshot
+    generation: int  # of the index
     backbone: QueryBackbone
     release_id: str  # ID of the release that encodes queries: the newest, a pinned or an earlier one
     shards: Mapping[str, SearchableShard]  # searchable shards by task ID, in learned order
@@ -150,6 +151,9 @@ class SearchSnapshot:
     router_indices: Mapping[str, int]  # index of each task in the router, by task ID
     router: Router  # router of the release, with appended and edited captions added
     query_vectors: QueryVectorCache  # query encoder of the release, with its cache
+    modes: tuple[str, ...]  # query modes that the release's method offers
+    served_mode: QueryMode  # default query mode: the one with the least forgetting
+    visual_score: VisualScore  # conversion of cosines to log-odds; appends do not change it
     shard_releases: Mapping[str, str]  # ID of the release that made each searchable shard, by task ID
     # What each release read so far added (tasks and routing profiles), by release ID.
     contributions: Mapping[str, TaskLineage]
@@ -161,27 +165,6 @@ class SearchSnapshot:
     release_confidence: ConfidenceModel | None = None  # calibration of the release alone
     # The newest append's calibration as JSON; None without one.
     appended_confidence: Mapping[str, Any] | None = None
-
-    @property
-    def visual_score(self) -> VisualScore:
-        """Conversion of cosines to log-odds."""
-        fitted = self.release_confidence and self.release_confidence.visual  # appends change no score
-        return fitted or DEFAULT_VISUAL_SCORE
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """Query modes that the release's method offers."""
-        return self.query_vectors.encoder.modes
-
-    @property
-    def served_mode(self) -> QueryMode:
-        """Default query mode: the one with the least forgetting."""
-        return cast(QueryMode, self.modes[-1])
-
-    @property
-    def generation(self) -> int:
-        """Generation of the index."""
-        return self.index_snapshot.generation
 
     @property
     def is_pinned(self) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from cinestrata_schemas.choice_types import QueryMode
 from index.arrays import FIRST_MOMENT_ID, Ids, Vectors
 from index.errors import ShardMissing, ShardStoreError
 from index.index_snapshot import IndexSnapshot
@@ -17,6 +19,7 @@ from models.encoders.encoder_registry import open_query_encoder, read_query_rele
 from models.errors import ModelError, ReleaseError
 from models.releases.release_files import LINEAGE_FILES, SelfTest, read_lineage, read_self_test
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask, TaskLineage
+from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
 from service.search.library_words import VideoTasks
@@ -113,6 +116,7 @@ def load_snapshot(
     check_self_test(folder, release_id, query_vectors, shards, encoder.modes)
     return SearchSnapshot(
         index_snapshot=index_snapshot,
+        generation=index_snapshot.generation,
         backbone=backbone,
         release_id=release_id,
         shards=shards,
@@ -121,6 +125,9 @@ def load_snapshot(
         router_indices=router_indices,
         router=Router(profiles),
         query_vectors=query_vectors,
+        modes=encoder.modes,
+        served_mode=cast(QueryMode, encoder.modes[-1]),
+        visual_score=(release.confidence and release.confidence.visual) or DEFAULT_VISUAL_SCORE,
         shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
         contributions={**lineage.contributions, release_id: read_lineage(folder)},
         appended_profiles=appended,

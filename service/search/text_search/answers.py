@@ -141,7 +141,7 @@ def _build_response(
             mode=search.mode,
             hit_offset=search.end,
             result_offset=(cursor.result_offset if cursor else 0) + len(results),
-            parameters=request.parameter_digests,
+            parameters=dict(request.parameter_digests),
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else planner.reached_tasks,
             last=(last.task, last.id, score),
         )

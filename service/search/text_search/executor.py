@@ -21,11 +21,11 @@ from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
-from service.search.search_request import SearchRequest
+from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
-from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
+from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks

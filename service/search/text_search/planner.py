@@ -216,7 +216,7 @@ class RoundPlanner:
         self._highest_cosine = max(self._highest_cosine, float(cosines.max()))
         columns = zip(self._pool, (ids, scores, orders, cosines, evidence, match_all), strict=True)
         pool = [np.concatenate(column) for column in columns]
-        rows = rank_distinct(ids=pool[0], scores=pool[1], owners=pool[2], k=self.depth)
+        rows = rank_distinct(pool[0], pool[1], pool[2], self.depth)
         self._pool = [column[rows] for column in pool]
         earlier = {hit.id for hit in self._earlier_hits}
         self._tier_hits = [

@@ -249,7 +249,7 @@ class QueryWords:
         matching: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
         part = self._shortest_part(passage) if passage else ()
         spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
-        positive = self._texts.feedback.positive_texts(video)
+        positive = [text for _, text in self._texts.feedback.texts.get(video, ()) if text.votes > 0]
         texts = [*texts_of(row.uri, row.captions, row.metadata), *positive, *spoken]
         least = _MIN_TEXT_SHARE * sum(self._weights)
         for number, text in enumerate(texts):

@@ -21,7 +21,7 @@ from service.core import request_limits
 from service.core.errors import Gone, InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.search_request import Cursor, digest_parameters, parse_cursor
+from service.search.search_request import Cursor, parse_cursor
 from service.search.snapshots import generation_loader
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import executor
@@ -268,19 +268,17 @@ def test_modified_cursor_is_refused(served: Served) -> None:
 
 
 def test_cursor_is_parsed_as_encoded_and_validated() -> None:
-    parameters = digest_parameters({"q": "an owl", "task": None})
     cursor = Cursor(
         release="r" * 64,
         generation=7,
         mode="pinned",
         hit_offset=20,
         result_offset=19,
-        parameters=parameters,
+        parameters={"q": "0123456789ab"},
         tasks_in_first_page=3,
         last=("tsk_0", 2**40, 0.25),
     )
     assert parse_cursor(str(cursor)) == cursor
-    assert list(cursor.parameters) == ["q"]
     for wrong in (
         {"tasks_in_first_page": -1},
         {"hit_offset": -1},

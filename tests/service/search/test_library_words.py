@@ -340,7 +340,7 @@ def test_last_texts_of_each_video_count(changes: Sequence[dict[int, dict[str, in
         assert dict(zip(videos.tolist(), votes.tolist(), strict=True)) == against
         assert videos.tolist() == sorted(videos.tolist())
     for video, by_text in expected.items():
-        confirmed = {text.text: text.votes for text in texts.positive_texts(video)}
+        confirmed = {text.text: text.votes for _, text in texts.texts.get(video, ()) if text.votes > 0}
         assert confirmed == {text: votes for text, votes in by_text.items() if votes > 0}
 
 
