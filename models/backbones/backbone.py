@@ -242,6 +242,10 @@ class Backbone(nn.Module, ABC):
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return self._copy(shared)
 
+    def clone_text_tower(self) -> Backbone:
+        """Copy the text tower, and share the image tower."""
+        return self._copy({id(self.clip.visual): self.clip.visual})
+
     def _copy(self, shared: dict[int, Any]) -> Backbone:
         """Copy deeply, except ``shared`` by ID and the tokenizer, which takes longer to copy than the weights."""
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
@@ -261,6 +265,11 @@ class Backbone(nn.Module, ABC):
     def load_image_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the weights of the image tower, named as within it."""
         self._load(self.clip.visual, tensors)
+
+    def load_text_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the weights of the text tower, named as in the model."""
+        image = {f"visual.{name}": tensor for name, tensor in self.clip.visual.state_dict().items()}
+        self._load(self.clip, {**image, **tensors})
 
     def _load(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         try:

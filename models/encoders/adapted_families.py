@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from threading import Lock
 
 import torch
+from cachetools import LRUCache
 from torch import Tensor
 
 from models.adapters.image_adapters import FrameFusion, LowRankImageTower
@@ -286,24 +288,99 @@ LOW_RANK_FAMILY = EncoderFamily(
     video_prefixes=(_IMAGE, _FUSION),
 )
 
-_TOWERS, _VISUAL = "clip.", "clip.visual."
+_VISUAL = "clip.visual."
+# Everything but the image tower, as CLIP and BERT name it; a release may also hold momentum encoders, queues and more.
+_TEXT_TOWER = (
+    "clip.text",
+    "clip.token_embedding",
+    "clip.positional_embedding",
+    "clip.transformer.",
+    "clip.ln_final.",
+    "clip.logit_scale",
+)
+_MAX_TOWER_BYTES = (
+    2 * 1024**3
+)  # of pinned text towers in memory; others are read again when they are searched
 
 
 class TowerQueryEncoder(AdaptedQueryEncoder):
-    """A fine-tuned text tower: one vector for all tasks. A whole tower per task is too large to be pinned."""
+    """The fine-tuned text tower from each shard's release, or the newest one for all tasks.
 
+    A text passes the tower of every searched task. Towers that were not used for longest leave the memory.
+    """
+
+    modes = ("latest", "pinned")
     shared_modes = ("latest",)
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        tower = inputs.backbone.towers().clone()
-        # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
-        weights = tensors_with_prefix(_TOWERS, inputs.release.tensors)
-        tower.load_tensors({f"{_TOWERS}{name}": tensor for name, tensor in weights.items()})
-        self._tower = pack_text_tower(tower)
+        self._frozen, self._releases = inputs.backbone.towers(), inputs.pinned
+        self._newest_release, self._newest = inputs.release, self._load(inputs.release)
+        self._towers: LRUCache[str, Backbone] = LRUCache(_MAX_TOWER_BYTES, getsizeof=_text_tower_bytes)
+        self._lock = Lock()
+        previous = inputs.previous if isinstance(inputs.previous, TowerQueryEncoder) else None
+        reused = previous.towers() if previous else {}
+        for task in self.tasks:
+            if previous is None or task not in inputs.unchanged_tasks:
+                self._towers[task] = self._tower_of(inputs.pinned_release(task))
+            elif task in reused:
+                self._towers[task] = reused[task]
+
+    def towers(self) -> dict[str, Backbone]:
+        """List the pinned text towers in memory by task."""
+        with self._lock:
+            return dict(self._towers)
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        release = self._releases[task]
+        if release.kind == FROZEN_FAMILY.kind:
+            return self._backbone.fingerprint
+        weights = {name: a for name, a in release.tensors.items() if name.startswith(_TEXT_TOWER)}
+        return adapter_identity([release.backbone_fingerprint], weights)
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        return encode_texts(self._tower, ids)
+        if mode == "latest":
+            return encode_texts(self._newest, ids)
+        return torch.cat([encode_texts(self._tower(self.tasks[position]), ids) for position in positions])
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        if mode == "latest":
+            return self.encode_for_tasks(ids, (), mode)[0]
+        vectors = torch.empty(len(ids), self._texts.dim, device=ids.device)
+        for position in set(positions.tolist()):
+            rows = (positions == position).nonzero()[:, 0].to(ids.device)
+            vectors[rows] = self.encode_for_tasks(ids[rows], [position], mode)[0].float()
+        return vectors
+
+    def _tower(self, task: str) -> Backbone:
+        """Get the text tower of the release that made a task's shard."""
+        with self._lock:
+            tower = self._towers.get(task)
+            if tower is None:
+                tower = self._towers[task] = self._tower_of(self._releases[task])
+            return tower
+
+    def _tower_of(self, release: ReleaseState) -> Backbone:
+        return self._newest if release is self._newest_release else self._load(release)
+
+    def _load(self, release: ReleaseState) -> Backbone:
+        """Load a release's text tower; a shard that predates the first one is queried with the backbone alone."""
+        if release.kind == FROZEN_FAMILY.kind:
+            return self._backbone
+        with torch.inference_mode(False):
+            tower = self._frozen.clone_text_tower()
+        weights = {name: t for name, t in release.tensors.items() if name.startswith(_TEXT_TOWER)}
+        tower.load_text_tensors(tensors_with_prefix("clip.", weights))
+        return pack_text_tower(tower)
+
+
+def _text_tower_bytes(tower: Backbone) -> int:
+    """Count the bytes of a text tower and of its packed copy."""
+    weights: dict[str, Tensor] = tower.clip.state_dict()
+    size = 2 * sum(tensor.nbytes for name, tensor in weights.items() if not name.startswith("visual."))
+    return min(size, _MAX_TOWER_BYTES)
 
 
 def _open_tower_videos(backbone: Backbone) -> VideoLoader:
@@ -322,6 +399,6 @@ TOWER_FAMILY = EncoderFamily(
     kind="tower",
     query_encoder=TowerQueryEncoder,
     video_loader=_open_tower_videos,
-    query_prefixes=(_TOWERS,),
+    query_prefixes=_TEXT_TOWER,
     video_prefixes=(_VISUAL,),
 )

@@ -60,3 +60,12 @@ def low_rank_release(backbone: Backbone, words: int, tasks: Sequence[str] = "012
     return small_release(
         backbone, "low_rank", {f"text.{name}": tensor.clone() for name, tensor in tensors.items()}, tasks
     )
+
+
+def tower_release(backbone: Backbone, tasks: Sequence[str] = "012") -> ReleaseState:
+    """Build a release whose text tower differs at random from the backbone's."""
+    tensors = {
+        name: tensor + 0.1 * torch.randn_like(tensor) if "token_embedding" in name else tensor
+        for name, tensor in backbone.tensors().items()
+    }
+    return small_release(backbone, "tower", tensors, tasks)

@@ -14,12 +14,12 @@ from models.adapters.tame import NO_EXPERT
 from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
-from models.encoders import tower_query_backbone
+from models.encoders import adapted_families, tower_query_backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState
-from tests.models.encoders.small_releases import low_rank_release, small_release, tame_release
+from tests.models.encoders.small_releases import low_rank_release, small_release, tame_release, tower_release
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]
 
@@ -61,8 +61,8 @@ def test_pinned_queries_and_their_identities_do_not_change(backbone: Backbone) -
 
 def test_task_independent_modes_give_one_vector_for_all_tasks(backbone: Backbone) -> None:
     torch.manual_seed(3)
-    release = small_release(backbone, "tower", backbone.tensors(), ("one", "two"))
-    tower = open_query_encoder(backbone, release, {})
+    release = tower_release(backbone, ("one", "two"))
+    tower = open_query_encoder(backbone, release, {"one": tower_release(backbone, ("one",)), "two": release})
     frozen = open_query_encoder(backbone, small_release(backbone, "frozen", {}), {})
     two = tame_release(backbone)
     tame = open_query_encoder(backbone, two, {task.task_id: two for task in two.tasks})
@@ -71,7 +71,30 @@ def test_task_independent_modes_give_one_vector_for_all_tasks(backbone: Backbone
             vectors = encoder.encode(TEXTS, encoder.tasks, mode)
             is_equal = np.ptp(vectors, axis=1).max() == 0
             assert (mode in encoder.shared_modes) == is_equal, (encoder, mode)
-    assert {tower.encoding_identity("one", mode) for mode in tower.modes} == {None}
+    assert tower.encoding_identity("one", "latest") is None
+    assert tower.encoding_identity("one", "pinned") != tower.encoding_identity("two", "pinned")
+
+
+def test_pinned_text_towers_leave_the_memory_and_come_back(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = [
+        small_release(backbone, "frozen", {}, "0"),
+        *(tower_release(backbone, "012"[:n]) for n in (2, 3)),
+    ]
+    pinned = _RecordingReleases(dict(zip("012", states, strict=True)))
+    expected = open_query_encoder(backbone, states[-1], pinned).encode(TEXTS, TASKS, "pinned")
+    earlier = open_query_encoder(backbone, states[1], {"0": states[0], "1": states[1]})
+    np.testing.assert_array_equal(earlier.encode(TEXTS, ["1"], "pinned")[:, 0], expected[:, 1])
+    np.testing.assert_array_equal(earlier.encode(TEXTS, ["1"])[:, 0], expected[:, 1])
+    monkeypatch.setattr(adapted_families, "_MAX_TOWER_BYTES", 1)  # one tower has all the space
+    encoder = open_query_encoder(backbone, states[-1], pinned)
+    assert isinstance(encoder, adapted_families.TowerQueryEncoder)
+    for _ in range(2):
+        pinned.read_tasks.clear()
+        np.testing.assert_array_equal(encoder.encode(TEXTS, TASKS, "pinned"), expected)
+        assert pinned.read_tasks == ["0", "1", "2"]
+        assert list(encoder.towers()) == ["2"]
 
 
 def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
@@ -82,6 +105,8 @@ def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
         return tame_release(backbone, names, bare_first=True)
     if kind == "low_rank":
         return low_rank_release(backbone, 20 * tasks, names)
+    if kind == "tower":
+        return tower_release(backbone, names)
     return small_release(backbone, kind, {}, names)
 
 
@@ -98,7 +123,7 @@ class _RecordingReleases(dict[str, ReleaseState]):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tame", "low_rank"])
+@pytest.mark.parametrize("kind", ["tame", "low_rank", "tower"])
 @pytest.mark.parametrize(
     ("previous_tasks", "unchanged"),
     [
@@ -171,10 +196,10 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
     newest.tensors["tame.task_experts"][1] = 1
     tame.tensors["tame.task_experts"][0] = NO_EXPERT
     one, two = (low_rank_release(backbone, backbone.vocabulary // 2) for _ in range(2))
-    tower = small_release(backbone, "tower", backbone.tensors())
+    towers = [tower_release(backbone) for _ in range(2)]
     return {
         "frozen": open_query_encoder(backbone, frozen, {}),
-        "tower": open_query_encoder(backbone, tower, {}),
+        "tower": open_query_encoder(backbone, towers[1], {"0": frozen, "1": towers[0], "2": towers[1]}),
         "tame": open_query_encoder(backbone, newest, {"0": frozen, "1": tame, "2": newest}),
         "low_rank": open_query_encoder(backbone, two, {"0": frozen, "1": one, "2": two}),
     }
