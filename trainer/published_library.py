@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from models.encoders.encoder_registry import read_query_release, read_video_rele
 from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import read_fold, read_lineage, read_release
 from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState
+from models.routing.routing_profiles import profile_row
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 
@@ -28,10 +30,17 @@ _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
 class Library:
-    """A snapshot of the published library, for training."""
+    """A snapshot of the published library, for training.
 
-    def __init__(self, store: ShardStore) -> None:
+    Args:
+        read_captions: Reads the training captions of a task that has no routing profile; None if all have one.
+    """
+
+    def __init__(
+        self, store: ShardStore, read_captions: Callable[[str], Sequence[str]] | None = None
+    ) -> None:
         self.store = store
+        self._read_captions = read_captions
         self._snapshot = IndexSnapshot.open(store, verify=False)
         self._folders: dict[str, Path] = {}
         self._releases: dict[str, ReleaseState] = {}
@@ -55,9 +64,18 @@ class Library:
             ReleaseError: A file of the release has an unknown format.
         """
         if identifier not in self._releases:
-            self._releases[identifier] = read_release(
+            state = read_release(
                 self._folder(identifier), read_parent=lambda parent: read_lineage(self._folder(parent))
             )
+            if state.uncounted and self._read_captions:
+                factor = float(state.config.get("word_evidence", 1.0))  # of the analytic method
+                rows = {
+                    row: profile_row(self._read_captions(task.task_id), factor)
+                    for row, task in enumerate(state.tasks)
+                    if task.task_id in state.uncounted
+                }
+                state = replace(state, profiles=state.profiles.replace_rows(rows))
+            self._releases[identifier] = state
         return self._releases[identifier]
 
     @cached_property

@@ -118,7 +118,6 @@ def fit_library_confidence(
                 ids,
                 appended[identifier].learned,
                 appended[identifier].appended,
-                vocabulary=state.profiles.vocabulary,
             )
             extended[len(tasks)] = found.profile
             fitted += found.captions

@@ -308,7 +308,8 @@ def evaluate_release(
         shard = FoldShard(gallery.shard, fold)
         galleries[column] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
         pinned[task] = replace(pinned[task], tensors={**pinned[task].tensors, **fold.routing})
-        profiles[row] = fold.tokens, fold.values
+        if library.current is None or task not in library.current.uncounted:
+            profiles[row] = fold.tokens, fold.values
     encoder = open_query_encoder(backbone, state, pinned)
     return evaluate_row(
         encoder, galleries, state.profiles.replace_rows(profiles).to_dense(rows), report=report

@@ -24,8 +24,9 @@ from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TextBackground
 from models.encoders.tower_forward import encode_texts
-from models.routing.router import CaptionEvidence, CaptionScatter, distinct_tokens
+from models.routing.router import CaptionEvidence, CaptionScatter
 from models.routing.routing_profiles import token_profile
+from models.routing.word_pieces import VOCABULARY, distinct_pieces
 from trainer.evaluation.gallery import rank_by_id, recall_at
 
 _FOLDS = 2
@@ -132,17 +133,12 @@ class TextEncoder:
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> tuple[list[Ints], Floats]:
-        """Get the distinct token IDs of each text, and unit vectors ``[n, dim]``."""
+        """Get the distinct word pieces of each text, and unit vectors ``[n, dim]``."""
         missing = sorted(set(texts) - self._encoded.keys(), key=len)  # similar lengths need little padding
         for chunk in batches(missing, _TEXTS):
             ids = self.backbone.tokenize(chunk)
-            lengths = self.backbone.end_of_text(ids) + 1
-            ids = ids[:, : int(lengths.max())]
             vectors = encode_texts(self.backbone, ids)[0].double().cpu().numpy()
-            for text, row, length, vector in zip(
-                chunk, ids.cpu().numpy(), lengths.tolist(), vectors, strict=True
-            ):
-                self._encoded[text] = distinct_tokens(row[:length].astype(np.int64)), vector
+            self._encoded |= zip(chunk, zip(distinct_pieces(chunk), vectors, strict=True), strict=True)
         return [self._encoded[text][0] for text in texts], np.stack(
             [self._encoded[text][1] for text in texts]
         )
@@ -186,7 +182,7 @@ def _fold_evidence(fold: CaptionFold, encoder: TextEncoder) -> dict[str, Floats]
     labels = np.array([caption.task for caption in fold.train], np.int64)
     texts, queries = [c.text for c in fold.train], [c.text for c in fold.test]
     (tokens, vectors), (query_tokens, query_vectors) = encoder(texts), encoder(queries)
-    counts = token_counts(tokens, labels, encoder.backbone.vocabulary)
+    counts = token_counts(tokens, labels, VOCABULARY)
     profiles = profile_evidence(counts, query_tokens)
     evidence = {
         "token profiles": profiles,
@@ -211,7 +207,7 @@ _INVERSE_PENALTY = 10.0  # of the logistic regression
 
 
 def token_counts(tokens: Sequence[Ints], labels: Ints, vocabulary: int) -> Floats:
-    """Count each task's captions that contain each token, ``[T, V]``, from the distinct token IDs of each caption."""
+    """Count each task's captions that contain each token, ``[T, V]``, from the distinct pieces of each caption."""
     counts = np.zeros((int(labels.max()) + 1, vocabulary))
     for ids, label in zip(tokens, labels, strict=True):
         counts[label, ids] += 1

@@ -28,18 +28,17 @@ from models.adapters.analytic_maps import (
     AnalyticQueryMap,
     VectorLayout,
     normalize_rows,
-    pad_distinct_tokens,
 )
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_description import TokenIds
 from models.backbones.open_clip_backbone import small_tokenizer
-from models.backbones.query_backbone import QueryBackbone, Vectors
+from models.backbones.query_backbone import Vectors
 from models.encoders.frozen_families import ANALYTIC_FAMILY
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
 from models.routing.router import CaptionScatter
-from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
+from models.routing.routing_profiles import RoutingProfiles, token_profile
+from models.routing.word_pieces import VOCABULARY, count_pieces, distinct_pieces, split_pieces
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Task, Video
@@ -112,7 +111,7 @@ def make_library(
     shared = [words[index] for index in rng.permutation(len(words))[:_SHARED_WORDS]]
     store = ShardStore(folder / "index")
     learned: list[ReleaseTask] = []
-    profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
+    profiles = RoutingProfiles.from_dense(np.empty((0, VOCABULARY), np.float32))
     scatter = CaptionScatter.empty(layout.semantic)
     targets: list[TargetedQuery] = []
     parent: ParentRelease | None = None
@@ -121,11 +120,10 @@ def make_library(
         learned.append(task)
         query_count = min(videos, queries // tasks + (number < queries % tasks))
         texts = _captions(shared, words, _CAPTIONS + query_count, rng)
-        ids, frozen = _encode(encoder, texts)
-        query_map = _query_map(frozen[:_CAPTIONS], ids[:_CAPTIONS], layout, config)
+        frozen = encoder.encode_together(encoder.tokenize(texts))
+        query_map = _query_map(frozen[:_CAPTIONS], texts[:_CAPTIONS], layout, config)
         scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
-        presence = token_presence(ids[:_CAPTIONS], backbone.vocabulary)
-        profile = token_profile(presence.sum(axis=0), config.word_evidence)
+        profile = token_profile(count_pieces(texts[:_CAPTIONS]), config.word_evidence)
         profiles = RoutingProfiles.concatenate([profiles, RoutingProfiles.from_dense(profile[None])])
         tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
         if number == tasks - 1:  # the newest release has the evidence of all tasks
@@ -142,8 +140,8 @@ def make_library(
             profiles=profiles,
             tensors=tensors,
         )
-        captions = AnalyticMapSet(layout, backbone.vocabulary, [query_map])(
-            frozen, pad_distinct_tokens(ids), np.arange(len(frozen)), np.zeros(len(frozen), np.int64)
+        captions = AnalyticMapSet(layout, [query_map])(
+            frozen, distinct_pieces(texts), np.arange(len(frozen)), np.zeros(len(frozen), np.int64)
         )
         vectors = _videos(captions, query_count, videos, rng)
         parent = _publish_domain(store, state, first_id, vectors, parent)
@@ -173,19 +171,13 @@ def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng)
     return captions
 
 
-def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds], Vectors]:
-    """Compute the token IDs of each text, and frozen vectors ``[n, dim]``."""
-    ids = encoder.tokenize(texts)
-    return ids, encoder.encode_together(ids)
-
-
 def _query_map(
-    frozen: Vectors, ids: list[TokenIds], layout: VectorLayout, config: AnalyticConfig
+    frozen: Vectors, texts: Sequence[str], layout: VectorLayout, config: AnalyticConfig
 ) -> AnalyticQueryMap:
     """Compute the query map of a domain with one caption per video."""
     share = len(frozen) / (len(frozen) + config.center_captions)
     captions = torch.from_numpy(frozen[:, : layout.semantic])
-    tokens = [text[1:-1].tolist() for text in ids]
+    tokens = [pieces.tolist() for pieces in split_pieces(texts)]
     return build_query_map(share * captions.mean(0), captions, build_lexicon(tokens, layout.lexical, share))
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.backbones.backbone_description import pad_texts
-from models.routing.router import distinct_tokens
+from models.routing.word_pieces import VOCABULARY
 
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
 MIN_LENGTH = 1e-8  # lower bound on lengths that vectors are divided by
@@ -148,7 +148,7 @@ class AnalyticQueryMap(_ArrayFields):
     Attributes:
         center: The domain's mean caption, which its queries are centered on, ``[semantic]``.
         caption_mean: The domain's mean caption in its routing evidence, ``[semantic]``; empty without captions.
-        tokens: IDs of the domain's tokens, ascending, ``[V]`` int64.
+        tokens: Word pieces in the domain's captions, ascending, ``[V]`` int64.
         token_weights: Inverse document frequency of each token, ``[V]``.
         unknown_token_weight: Weight of a token that no caption of the domain contains, ``[]``.
         lexicon: Lexical vector of each token, ``[V, lexical]``; learned maps keep half precision, to save memory.
@@ -222,7 +222,7 @@ class _Storage:
             and self.lexicon.dtype == dtype
         )
 
-    def append(self, query_map: AnalyticQueryMap, vocabulary: int, *, is_frozen: bool) -> None:
+    def append(self, query_map: AnalyticQueryMap, *, is_frozen: bool) -> None:
         """Add a task."""
         task, start = self.tasks, self.start(self.tasks)
         end = start + len(query_map.tokens)
@@ -232,12 +232,12 @@ class _Storage:
         self.unknown_weights[task] = query_map.unknown_token_weight
         self.is_frozen[task] = is_frozen
         self.ends[task] = end
-        self.keys[start:end] = query_map.tokens + task * vocabulary
+        self.keys[start:end] = query_map.tokens + task * VOCABULARY
         self.weights[start:end] = query_map.token_weights
         self.lexicon[start:end] = query_map.lexicon
         self.tasks += 1
 
-    def map(self, task: int, vocabulary: int) -> AnalyticQueryMap | None:
+    def map(self, task: int) -> AnalyticQueryMap | None:
         """View a task's map without copying its lexicon; None if the task is queried with the frozen vector."""
         if self.is_frozen[task]:
             return None
@@ -245,7 +245,7 @@ class _Storage:
         return AnalyticQueryMap(
             center=self.centers[task],
             caption_mean=self.caption_means[task, : None if self.has_captions[task] else 0],
-            tokens=self.keys[rows] - task * vocabulary,
+            tokens=self.keys[rows] - task * VOCABULARY,
             token_weights=self.weights[rows],
             unknown_token_weight=self.unknown_weights[task],
             lexicon=self.lexicon[rows],
@@ -259,11 +259,8 @@ class AnalyticMapSet:
         maps: Map of each task; None if it is queried with the frozen vector itself.
     """
 
-    def __init__(
-        self, layout: VectorLayout, vocabulary: int, maps: Sequence[AnalyticQueryMap | None] = ()
-    ) -> None:
+    def __init__(self, layout: VectorLayout, maps: Sequence[AnalyticQueryMap | None] = ()) -> None:
         self.layout = layout
-        self._vocabulary = vocabulary
         self._neutral = AnalyticQueryMap.neutral(layout)
         self._first = self._count = 0
         self._storage = _Storage(layout, 0, 0, np.float16)
@@ -300,7 +297,7 @@ class AnalyticMapSet:
 
     def map(self, position: int) -> AnalyticQueryMap | None:
         """View a task's map; None if the task is queried with the frozen vector itself."""
-        return self._storage.map(self._first + position, self._vocabulary)
+        return self._storage.map(self._first + position)
 
     def tensors(self, position: int) -> dict[str, Array] | None:
         """Collect by name the arrays that a task's query vectors depend on; None for a task without a map."""
@@ -311,20 +308,21 @@ class AnalyticMapSet:
         del tensors["caption_mean"]
         return tensors
 
-    def __call__(self, frozen: Floats, tokens: Ints, rows: Ints, positions: Ints) -> Floats:
+    def __call__(self, frozen: Floats, texts: Sequence[Ints], rows: Ints, positions: Ints) -> Floats:
         """Compute unit query vectors for P pairs of a text and a task, ``[P, dim]``.
 
         Args:
             frozen: Unit vectors of n texts in the backbone's space, ``[n, dim]``.
-            tokens: Distinct tokens of each text, ascending, padded with −1, ``[n, L]``.
+            texts: Distinct word pieces of each text, ascending.
             rows: Text of each pair, ``[P]``.
             positions: Task of each pair, ``[P]``.
         """
+        tokens = pad_texts(texts, -1)
         vectors = np.empty((len(rows), self.layout.dim), np.float32)
         for start in range(0, len(rows), _BATCH_PAIRS):
             batch = slice(start, start + _BATCH_PAIRS)
-            texts, tasks = rows[batch], positions[batch] + self._first
-            vectors[batch] = self._apply(frozen[texts], tokens[texts], tasks)
+            chosen, tasks = rows[batch], positions[batch] + self._first
+            vectors[batch] = self._apply(frozen[chosen], tokens[chosen], tasks)
         return vectors
 
     def _apply(self, frozen: Floats, tokens: Ints, tasks: Ints) -> Floats:
@@ -344,7 +342,7 @@ class AnalyticMapSet:
         if not self.layout.lexical or rows.start == rows.stop or not tokens.shape[1]:
             return lexical
         known_keys = storage.keys[rows]
-        keys = tokens + (tasks * self._vocabulary)[:, None]
+        keys = tokens + (tasks * VOCABULARY)[:, None]
         index = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
         # A padded key sorts before the task's tokens, where it could equal the previous task's last key.
         is_word = tokens >= 0
@@ -378,7 +376,7 @@ class AnalyticMapSet:
     def _append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
         """Add tasks to the storage, whose last tasks belong to this new set."""
         for query_map in maps:
-            self._storage.append(query_map or self._neutral, self._vocabulary, is_frozen=query_map is None)
+            self._storage.append(query_map or self._neutral, is_frozen=query_map is None)
         self._count += len(maps)
 
     def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
@@ -389,8 +387,3 @@ class AnalyticMapSet:
         self._storage = _Storage(self.layout, len(every), rows, self._precision(maps))
         self._first = self._count = 0
         self._append(every)
-
-
-def pad_distinct_tokens(texts: Sequence[Ints]) -> Ints:
-    """List each text's distinct tokens without start and end tokens, ascending, padded with −1, ``[n, L]``."""
-    return pad_texts([distinct_tokens(text) for text in texts], -1)

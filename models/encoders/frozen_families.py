@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout, pad_distinct_tokens
-from models.backbones.backbone_description import TokenIds
+from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout
 from models.backbones.query_backbone import Vectors
 from models.encoders.encoder_registry import EncoderFamily, VideoLoader
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
+from models.encoders.query_encoder import (
+    QueryEncoder,
+    QueryEncoderInputs,
+    TokenizedText,
+    adapter_identity,
+)
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.routing.router import CaptionEvidence, CaptionScatter
+from models.routing.word_pieces import distinct_pieces
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
@@ -37,9 +42,11 @@ class FrozenQueryEncoder(QueryEncoder):
         vectors = self.encode_with_backbone(texts)
         return np.repeat(vectors[:, None], len(tasks), axis=1)
 
-    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+    def encode_pairs(
+        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
+    ) -> Vectors:
         self._positions(tasks, mode)
-        return self._texts.encode_alone(texts)
+        return self._texts.encode_alone([text.tokens for text in texts])
 
 
 def _open_frozen_videos(backbone: Backbone) -> VideoLoader:
@@ -73,10 +80,10 @@ class AnalyticQueryEncoder(QueryEncoder):
         self._layout = VectorLayout.for_backbone(self._texts, release.config["semantic_weight"])
         self.profile_factor = release.config["word_evidence"]
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
-        self._newest = AnalyticMapSet(self._layout, self._texts.vocabulary, [self._load(release)])
+        self._newest = AnalyticMapSet(self._layout, [self._load(release)])
         # The maps of the first tasks that both have in common are shared with the previous encoder, not copied.
         first = self._count_shared(inputs) if reused else 0
-        maps = reused._pinned if reused else AnalyticMapSet(self._layout, self._texts.vocabulary)
+        maps = reused._pinned if reused else AnalyticMapSet(self._layout)
         self._pinned = maps.part(0, first).extended(
             [
                 maps.map(reused._position[task])
@@ -103,34 +110,38 @@ class AnalyticQueryEncoder(QueryEncoder):
         positions = np.array(self._positions(tasks, mode), np.int64)
         if mode == "latest":
             positions = positions[:1] * 0
-        ids = self.tokenize(texts)
-        frozen, rows = self._texts.encode_together(ids), np.arange(len(ids)).repeat(len(positions))
-        chosen = np.tile(positions, len(ids))
-        vectors = self._maps(mode)(frozen, pad_distinct_tokens(ids), rows, chosen)
+        frozen, rows = self.encode_with_backbone(texts), np.arange(len(texts)).repeat(len(positions))
+        chosen = np.tile(positions, len(texts))
+        vectors = self._maps(mode)(frozen, distinct_pieces(texts), rows, chosen)
         return np.broadcast_to(
             vectors.reshape(len(texts), len(positions), self._layout.dim),
             (len(texts), len(tasks), self._layout.dim),
         )
 
-    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+    def encode_pairs(
+        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
+    ) -> Vectors:
         # A text passes the tower once for all its tasks, and alone: its vector must not depend on other requests.
         positions = np.array(self._positions(tasks, mode), np.int64)
-        indices: dict[bytes, int] = {}
-        rows = np.array([indices.setdefault(text.tobytes(), len(indices)) for text in texts], np.int64)
-        distinct = [np.frombuffer(text, np.int64) for text in indices]
-        frozen = self._texts.encode_alone(distinct)
+        keys = [(text.tokens.tobytes(), text.pieces.tobytes()) for text in texts]
+        distinct = dict(zip(keys, texts, strict=True))
+        indices = {key: index for index, key in enumerate(distinct)}
         return self._maps(mode)(
-            frozen, pad_distinct_tokens(distinct), rows, positions * 0 if mode == "latest" else positions
+            self._texts.encode_alone([text.tokens for text in distinct.values()]),
+            [text.pieces for text in distinct.values()],
+            np.array([indices[key] for key in keys], np.int64),
+            positions * 0 if mode == "latest" else positions,
         )
 
-    def prepare_texts(self, texts: Sequence[TokenIds]) -> None:
-        self._texts.encode_alone(texts)
+    def prepare_texts(self, texts: Sequence[TokenizedText]) -> None:
+        self._texts.encode_alone([text.tokens for text in texts])
 
-    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+    def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> Vectors | None:
         if self._caption_evidence is None or not texts:
             return None
         positions = np.array([self._position[task] for task in tasks], np.int64)
-        return np.asarray(self._caption_evidence(self._texts.encode_alone(texts), positions), np.float32)
+        vectors = self._texts.encode_alone([text.tokens for text in texts])
+        return np.asarray(self._caption_evidence(vectors, positions), np.float32)
 
     def _maps(self, mode: str) -> AnalyticMapSet:
         """Select all tasks' maps, or in mode ``latest`` the newest map as the only one."""

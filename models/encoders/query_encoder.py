@@ -12,13 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
-from models.routing.routing_profiles import token_presence
+from models.routing.word_pieces import Pieces, distinct_pieces, piece_presence
+
+
+class TokenizedText(NamedTuple):
+    """A text as its encoder reads it."""
+
+    tokens: TokenIds  # of the text tower, with the start and end tokens, [L]
+    pieces: Pieces  # distinct word pieces, ascending
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,6 @@ class QueryEncoder(ABC):
         modes: Query modes that the encoder family offers; the last one forgets least, and is the one served.
         shared_modes: Query modes in which a text has the same vector for all tasks.
         shares_text_encoding: Whether a text passes the tower once for all tasks, so that another task costs little.
-        tokenize: As that of the backbone, see :class:`~models.backbones.query_backbone.QueryBackbone`.
         profile_factor: Factor that the release's method applies to the logarithms in the routing profiles. Profiles
             computed later use it as well, so that they are comparable.
 
@@ -87,17 +93,20 @@ class QueryEncoder(ABC):
             )
         self.tasks = [task.task_id for task in release.tasks]
         self._texts = backbone
-        self.tokenize = backbone.tokenize
         self._position = {task: position for position, task in enumerate(self.tasks)}
         self.profile_factor = 1.0
 
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:
         """Encode texts with the backbone, without learned weights, to unit vectors ``[n, dim]``."""
-        return self._texts.encode_together(self.tokenize(texts))
+        return self._texts.encode_together(self._texts.tokenize(texts))
 
-    def token_presence(self, texts: Sequence[str]) -> Vectors:
-        """Mark the tokens in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""
-        return token_presence(self.tokenize(texts), self._texts.vocabulary)
+    def piece_presence(self, texts: Sequence[str]) -> Vectors:
+        """Mark the word pieces in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""
+        return piece_presence(texts)
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Convert each text to the tokens of the tower and to word pieces."""
+        return [*map(TokenizedText, self._texts.tokenize(texts), distinct_pieces(texts))]
 
     @abstractmethod
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
@@ -108,13 +117,15 @@ class QueryEncoder(ABC):
         """
 
     @abstractmethod
-    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+    def encode_pairs(
+        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
+    ) -> Vectors:
         """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`."""
 
-    def prepare_texts(self, texts: Sequence[TokenIds]) -> None:  # noqa: B027 (optional hook)
+    def prepare_texts(self, texts: Sequence[TokenizedText]) -> None:  # noqa: B027 (optional hook)
         """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding."""
 
-    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+    def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> Vectors | None:
         """Compute routing evidence that texts give for tasks beyond that of their words.
 
         Returns:

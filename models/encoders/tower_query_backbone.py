@@ -27,7 +27,7 @@ from models.backbones.bert_text_tower import BertBackbone
 from models.backbones.query_backbone import QueryBackbone, TextVectorCaches, Vectors
 from models.backbones.tower_computation import mixed_precision
 from models.backbones.tower_threads import core_count, map_in_threads
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, TokenizedText
 from models.encoders.tower_forward import encode_texts
 
 _TYPICAL_TOKENS = 16  # in a query; the packed layout is optimized for this batch size
@@ -253,7 +253,7 @@ class AdaptedQueryEncoder(QueryEncoder):
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         positions = self._positions(tasks, mode)
-        ids = self.tokenize(texts)
+        ids = self._texts.tokenize(texts)
         encoded = np.empty((len(texts), len(tasks), self._texts.dim), np.float32)
         for rows in batches_by_length(ids, self._backbone.device):
             padded = torch.from_numpy(pad_texts([ids[row] for row in rows]))
@@ -262,15 +262,17 @@ class AdaptedQueryEncoder(QueryEncoder):
             encoded[rows] = vectors.transpose(0, 1).float().cpu().numpy()
         return encoded
 
-    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+    def encode_pairs(
+        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
+    ) -> Vectors:
         # All pairs are rows of one batch. Rows share the frozen weights; low-rank updates are gathered per row.
         positions = torch.tensor(self._positions(tasks, mode))
-        lengths = np.array([len(text) for text in texts])
+        lengths = np.array([len(text.tokens) for text in texts])
         if not texts:
             return np.empty((0, self._texts.dim), np.float32)
 
         def encode_rows(rows: npt.NDArray[np.int64]) -> Tensor:
-            ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
+            ids = torch.from_numpy(pad_texts([texts[row].tokens for row in rows]))
             # Both contexts apply only to the thread that enters them.
             with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
                 device = self._backbone.device

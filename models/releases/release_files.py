@@ -36,6 +36,7 @@ from models.releases.release_state import (
 )
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
+from models.routing.word_pieces import VOCABULARY
 
 _SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
@@ -147,6 +148,7 @@ def read_release(
             **{name: value for name, value in description.items() if name not in lineage_fields},
             tasks=list(lineage.tasks if lineage else _parse_tasks(description)),
             profiles=lineage.profiles if lineage else RoutingProfiles.from_dense(np.empty((0, 0))),
+            uncounted=lineage.uncounted if lineage else frozenset(),
             tensors=_read_arrays(folder, _WEIGHTS, prefixes),
             confidence=confidence,
             calibration=_read_calibration(folder) if tensor_prefixes is None else (),
@@ -194,9 +196,12 @@ def _parse_lineage(folder: Path, description: Mapping[str, Any]) -> TaskLineage:
         profiles = RoutingProfiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
         if not np.isfinite(profiles.values).all():
             raise ValueError("a value is not finite")
-        return TaskLineage(
-            _parse_tasks(description), profiles, None if parent is None else ParentRelease(**parent)
-        )
+        tasks = _parse_tasks(description)
+        uncounted: frozenset[str] = frozenset()
+        if profiles.vocabulary != VOCABULARY:  # version 1.0.0 counted the tokens of the text tower
+            uncounted = frozenset(task.task_id for task in tasks)
+            profiles = RoutingProfiles.from_dense(np.zeros((len(ends), VOCABULARY), np.float32))
+        return TaskLineage(tasks, profiles, None if parent is None else ParentRelease(**parent), uncounted)
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_ROUTING} lacks {error}") from error
     except ValueError as error:

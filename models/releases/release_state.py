@@ -70,6 +70,8 @@ class TaskLineage:
     Attributes:
         tasks: Tasks that the release adds; at least one if it has a parent.
         parent: Parent release; None if these are all tasks.
+        uncounted: IDs of tasks whose profile is empty because an earlier version had counted other tokens than word
+            pieces. Readers count their captions again.
 
     Raises:
         ValueError: The numbers of profiles and tasks differ, or the release adds no task to its parent's.
@@ -78,6 +80,7 @@ class TaskLineage:
     tasks: tuple[ReleaseTask, ...]
     profiles: RoutingProfiles
     parent: ParentRelease | None = None
+    uncounted: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.profiles):
@@ -118,7 +121,8 @@ class TaskLineage:
             profiles = RoutingProfiles.concatenate([part.profiles for part in reversed(parts)])
         except ValueError as error:
             raise ReleaseError(f"the routing profiles of the releases do not match: {error}") from error
-        return TaskLineage(tasks, profiles)
+        uncounted = frozenset[str]().union(*(part.uncounted for part in parts))
+        return TaskLineage(tasks, profiles, uncounted=uncounted)
 
 
 Ids = npt.NDArray[np.int64]
@@ -210,6 +214,7 @@ class ReleaseState:
         backbone_fingerprint: Fingerprint of the backbone's weights and preprocessing.
         fingerprint: Fingerprint of the release's video encoder.
         tasks: Learned tasks in order; position t−1 is task t.
+        uncounted: Tasks without a routing profile, see :class:`TaskLineage`.
         tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
         confidence: Calibration of searches; None if the release was not calibrated.
         calibration: Training captions for calibrating later releases; query encoders do not read them.
@@ -229,6 +234,7 @@ class ReleaseState:
     confidence: ConfidenceModel | None = None
     calibration: tuple[CalibrationCaption, ...] = ()
     fold: MeasuredFold | None = None
+    uncounted: frozenset[str] = frozenset()
 
     def as_measured(self) -> ReleaseState:
         """Use the tensors that have not learned the captions of folds."""

@@ -1,4 +1,4 @@
-"""Routing evidence: how likely the tokens of a query are under each task's routing profile.
+"""Routing evidence: how likely the word pieces of a query are under each task's routing profile.
 
 The captions of a domain use characteristic words, which identify the domain long before an encoder has learned what
 they mean. Each task has a *routing profile*, one number per token of the vocabulary; a text scores the sum over its
@@ -48,24 +48,13 @@ def can_reach_score(
     return np.asarray(bounds + limit >= lowest)
 
 
-def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """List the distinct token IDs of a text, ascending.
-
-    They are the non-zero columns of :func:`~models.routing.routing_profiles.token_presence`.
-
-    Args:
-        tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
-    """
-    return np.array(sorted(set(tokens[1:-1].tolist())), np.int64)  # for few, faster than np.unique
-
-
 def log_weights(presence: Floats, profiles: Floats) -> Floats:
     """Compute each task's log-probability for each text, ``[n, T]``; the probabilities of a text sum to one.
 
     A task without captions has no routing evidence of its own; it gets the score of the likeliest other task.
 
     Args:
-        presence: ``[n, V]``, see :func:`~models.routing.routing_profiles.token_presence`.
+        presence: ``[n, V]``, see :func:`~models.routing.word_pieces.piece_presence`.
         profiles: ``[T, V]``, see :func:`~models.routing.routing_profiles.token_profile`.
     """
     scores = presence @ profiles.T
@@ -99,15 +88,15 @@ class Router:
         number of tasks, as does the evidence that the right one needs.
 
         Args:
-            tokens: Token IDs ``[L]``, including the start-of-text and end-of-text tokens.
+            tokens: Distinct word pieces of the text.
             tasks: Indices of the tasks, ``[T]``.
             captions: Evidence of their captions for the text, in nats, ``[T]``.
         """
-        distinct, has_captions = distinct_tokens(tokens), self._has_captions[tasks]
-        words, coverage = self.word_evidence(distinct, tasks)
+        has_captions = self._has_captions[tasks]
+        words, coverage = self.word_evidence(tokens, tasks)
         captions = np.zeros_like(words) if captions is None else captions
         summary = summarize_evidence(
-            words, captions, coverage=coverage, has_captions=has_captions, tokens=len(distinct)
+            words, captions, coverage=coverage, has_captions=has_captions, tokens=len(tokens)
         )
         total = words + captions
         bounded = words + np.maximum(captions - captions.max(), -_CAPTIONS_BOUND)
@@ -119,7 +108,7 @@ class Router:
     def word_evidence(
         self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]
     ) -> tuple[Floats, Floats]:
-        """Compute what the captions of some tasks say about a text's distinct tokens.
+        """Compute what the captions of some tasks say about a text's distinct word pieces.
 
         Returns:
             The sum of the tokens' profile values, in nats, ``[len(tasks)]``, and the share of the tokens that the

@@ -1,27 +1,19 @@
-"""Routing profiles: token statistics of captions, kept as a few hundred tokens per task out of tens of thousands."""
+"""Routing profiles: statistics of the word pieces in captions, kept as a few hundred per task out of 30,522.
+
+Here, a token is a word piece (:mod:`models.routing.word_pieces`), whatever tokens the text tower reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from models.routing.word_pieces import VOCABULARY, count_pieces
+
 Floats = npt.NDArray[np.float32]
-
-
-def token_presence(texts: Sequence[npt.NDArray[np.int64]], vocabulary: int) -> Floats:
-    """Mark the tokens that each text contains, as a matrix ``[n, V]`` of zeros and ones.
-
-    Args:
-        texts: Token IDs of each text, ``[L]``, including the start-of-text and end-of-text tokens.
-        vocabulary: Vocabulary size V.
-    """
-    presence = np.zeros((len(texts), vocabulary), np.float32)
-    for row, text in zip(presence, texts, strict=True):
-        row[text[1:-1]] = 1
-    return presence
 
 
 def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floats:
@@ -54,6 +46,13 @@ def profile_values(
     ratios = vocabulary * counts.astype(np.float32) / np.float32(max(float(total), 1.0))
     logarithms = _rounded(np.log1p(ratios))
     return _rounded(logarithms * np.float32(factor))
+
+
+def profile_row(captions: Iterable[str], factor: float) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Compute the tokens, ascending, and the values of the routing profile for captions; see :func:`token_profile`."""
+    counts = count_pieces(captions)
+    (used,) = counts.nonzero()
+    return used.astype(np.int32), profile_values(counts[used], counts.sum(), VOCABULARY, factor)
 
 
 def _rounded(values: Floats) -> Floats:

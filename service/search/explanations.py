@@ -35,7 +35,7 @@ from models.errors import ModelError
 from models.releases.release_files import read_fold
 from models.releases.release_state import MeasuredFold
 from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
-from models.routing.router import distinct_tokens
+from models.routing.word_pieces import distinct_pieces
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task
@@ -147,10 +147,9 @@ def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str])
     index = tasks.index(task)
     words = text.split()[:_MAX_WORDS]
     listed = []
-    for word, tokens in zip(words, snapshot.query_vectors.encoder.tokenize(words), strict=True):
-        distinct = distinct_tokens(tokens)
-        evidence, coverage = snapshot.router.word_evidence(distinct, indices)
-        is_covered = coverage >= 1  # without tokens, the coverage is 0
+    for word, pieces in zip(words, distinct_pieces(words), strict=True):
+        evidence, coverage = snapshot.router.word_evidence(pieces, indices)
+        is_covered = coverage >= 1  # without pieces, the coverage is 0
         listed.append(
             QueryWord(
                 text=word,

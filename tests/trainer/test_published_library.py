@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from index.shard_store import ShardStore
 from models.releases.release_files import write_release
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
-from models.routing.routing_profiles import RoutingProfiles
+from models.routing.routing_profiles import RoutingProfiles, profile_row
+from models.routing.word_pieces import VOCABULARY
 from trainer.errors import LibraryDamaged
 from trainer.published_library import Library
 
@@ -25,7 +27,7 @@ def _state(tasks: int) -> ReleaseState:
         frames=1,
         tasks=[ReleaseTask(f"t{n}", f"t{n}", "f") for n in range(tasks)],
         config={},
-        profiles=RoutingProfiles.from_dense(np.eye(tasks, 9)),
+        profiles=RoutingProfiles.from_dense(np.eye(tasks, VOCABULARY)),
     )
 
 
@@ -49,7 +51,28 @@ def test_newest_release_is_read_with_its_ancestors(store: ShardStore) -> None:
     current = Library(store).current
     assert current is not None
     assert current.tasks == _state(3).tasks
-    np.testing.assert_array_equal(current.profiles.to_dense(), np.eye(3, 9))
+    np.testing.assert_array_equal(current.profiles.to_dense(), np.eye(3, VOCABULARY))
+
+
+def test_profiles_of_other_tokens_than_word_pieces_are_counted_again(tmp_path: Path) -> None:
+    """As version 1.0.0 stored them for backbones other than small."""
+    store = ShardStore(tmp_path / "index")
+    for tasks in (1, 2):
+        state = _state(tasks)
+        _publish(store, replace(state, profiles=RoutingProfiles.from_dense(np.eye(tasks, 49_408))))
+    current = Library(store, lambda task: ["a heron", f"a lake {task}"]).current
+    assert current is not None
+    assert current.uncounted == {"t0", "t1"}
+    for row, task in enumerate(("t0", "t1")):
+        tokens, values = profile_row(["a heron", f"a lake {task}"], 1.0)
+        profile = current.profiles.part(row, row + 1)
+        assert (profile.tokens.tolist(), profile.values.tolist()) == (tokens.tolist(), values.tolist())
+    learned = RoutingProfiles.concatenate([current.profiles, _state(3).profiles.part(2, 3)])
+    _publish(store, replace(_state(3), profiles=learned))
+    continued = Library(store, lambda task: ["a heron", f"a lake {task}"]).current
+    assert continued is not None
+    assert continued.uncounted == {"t0", "t1"}
+    np.testing.assert_array_equal(continued.profiles.to_dense(), learned.to_dense())
 
 
 def test_parent_release_is_the_newest_release_that_is_extended(store: ShardStore) -> None:

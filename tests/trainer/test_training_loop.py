@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
 from models.encoders.frozen_families import FROZEN_FAMILY
+from models.routing.word_pieces import VOCABULARY
 from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer import training_loop
 from trainer.errors import TrainingDiverged
@@ -269,7 +270,7 @@ def test_task_without_captions_is_recorded_but_not_trained(
     assert learn_task(method, task) == []
     assert not method.trained
     assert method.steps == 0
-    assert method.profiles.to_dense().tolist() == [[0.0] * backbone.vocabulary]
+    assert method.profiles.to_dense().tolist() == [[0.0] * VOCABULARY]
     frozen = start_method("zero_shot", backbone, {}, None)
     assert learn_task(frozen, random_task("captioned", [["a red circle"], ["two stars"]])) == []
     assert float(frozen.profiles.values.max()) > 1

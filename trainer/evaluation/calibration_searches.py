@@ -30,7 +30,7 @@ from trainer.evaluation.gallery import ShardVectors
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
 _OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
-_TEXTS = 64  # texts per chunk of token presence, which is as wide as the vocabulary
+_TEXTS = 64  # texts per chunk of piece presence, which is as wide as the vocabulary
 
 SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
 
@@ -202,7 +202,7 @@ def _compute_evidence(
     is_known = (profiles > 0).astype(np.float32)
     words, captions, coverage, tokens = [], [], [], []
     for chunk in batches([text.text for text in texts], _TEXTS):
-        presence = encoder.token_presence(chunk)
+        presence = encoder.piece_presence(chunk)
         words.append(presence @ profiles.T)
         counts = (presence > 0).sum(axis=1)
         coverage.append(presence @ is_known.T / np.maximum(1, counts)[:, None])

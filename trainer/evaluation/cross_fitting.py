@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from index.arrays import Ids, Vectors, batches
+from index.arrays import Ids, Vectors
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import (
@@ -28,8 +28,8 @@ from models.releases.release_state import (
     ReleaseState,
     caption_digest,
 )
-from models.routing.router import distinct_tokens
 from models.routing.routing_profiles import profile_values, token_profile
+from models.routing.word_pieces import count_pieces
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.gallery import ShardVectors
 from trainer.evaluation.part_comparison import find_candidates, retype
@@ -124,7 +124,7 @@ def _search_fold(
     columns = {int(video): column for column, video in enumerate(ids)}
     texts = [text for _, text in captions]
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
-    presence = queries.token_presence(texts)
+    presence = queries.piece_presence(texts)
     evidence = queries.routing_evidence(queries.tokenize(texts), [task])
     retyped = retype(texts)
     encoded = queries.encode([*texts, *(query for query, _ in retyped)], [task], queries.modes[-1])[:, 0]
@@ -203,9 +203,6 @@ def _open_part(
     return state, open_query_encoder(part.backbone, state, every, encoder, unchanged_tasks=others)
 
 
-_TOKENIZED_CAPTIONS = 4096  # captions per tokenizer call
-
-
 @dataclass(frozen=True)
 class AppendedCalibration:
     """Statistics of a task with appended videos.
@@ -226,8 +223,6 @@ def calibrate_appended(
     searched: Ids,
     learned: Sequence[str],
     appended: Sequence[tuple[int, str]],
-    *,
-    vocabulary: int,
 ) -> AppendedCalibration:
     """Search a task for a sample of its appended captions.
 
@@ -235,10 +230,7 @@ def calibrate_appended(
         searched: Vector IDs of the videos that can be retrieved.
         appended: Vector ID and text of each appended caption.
     """
-    counts = np.zeros(vocabulary, np.float32)
-    for chunk in batches([*learned, *(text for _, text in appended)], _TOKENIZED_CAPTIONS):
-        for tokens in encoder.tokenize(chunk):
-            counts[distinct_tokens(tokens)] += 1
+    counts = count_pieces([*learned, *(text for _, text in appended)])
     factor = encoder.profile_factor
     profile = token_profile(counts, factor)
     present = set(searched.tolist())
@@ -254,9 +246,9 @@ def calibrate_appended(
     columns = {int(video): column for column, video in enumerate(searched)}
     results = []
     for row, (video, text) in enumerate(sample):
-        words = distinct_tokens(tokenized[row])
+        words = tokenized[row].pieces
         others = counts[words] - 1  # leave this caption out
-        word_evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
+        word_evidence = profile_values(others, counts.sum() - len(words), len(counts), factor)
         results.append(
             CalibrationCaption(
                 task=task,

@@ -48,7 +48,7 @@ Ranks = Mapping[GalleryName, Floats]  # rank of each query's video, from 1, by g
 MAX_QUERY_VECTORS = 2048  # encoded at a time, so that memory is bounded for any number of queries and tasks
 _MAX_SCORES = 2**24  # computed at a time
 MAX_MEASURED_TASKS = 64
-_TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary
+_TEXTS = 256  # texts per chunk of piece presence, which is as wide as the vocabulary
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _evidence(
     encoder: QueryEncoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors
 ) -> Floats:
     """Compute log weights ``[n, T]`` as :func:`models.routing.router.log_weights` does, not normalized over tasks."""
-    presence = encoder.token_presence(queries)
+    presence = encoder.piece_presence(queries)
     texts, tokens = presence.nonzero()
     values = presence[texts, tokens].astype(np.float64)
     scores: Floats = np.stack(

@@ -36,6 +36,7 @@ from models.encoders.video_encoder import apply_video_map
 from models.releases.release_state import MEASURED, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.router import CaptionScatter
+from models.routing.word_pieces import split_pieces
 from trainer.methods.base import Method, MethodConfig
 from trainer.methods.shared.closed_form import Lexicon, RegressionSums, build_lexicon, fit_ridge
 from trainer.task_data import Pair
@@ -132,11 +133,7 @@ class Analytic(Method):
         texts = [text for group in captions for text in group]
         ids = [self.backbone.tokenize(chunk) for chunk in batches(texts, _TEXTS)]
         vectors = torch.cat([encode_texts(self.backbone, chunk)[0] for chunk in ids]).cpu()
-        tokens = [
-            row[1:end].tolist()
-            for chunk in ids
-            for row, end in zip(chunk, self.backbone.end_of_text(chunk).tolist(), strict=True)
-        ]
+        pieces = split_pieces(texts)
         start = 0
         for row, group in enumerate(captions):
             stop = start + len(group)
@@ -144,7 +141,7 @@ class Analytic(Method):
             described = vectors[start:stop, : self._layout.semantic]
             self._observed_captions.append(described)
             self._observed_targets.append(F.normalize(described.mean(0), dim=-1))
-            self._observed_tokens.append([token for text in tokens[start:stop] for token in text])
+            self._observed_tokens.append(np.concatenate(pieces[start:stop]).tolist())
             start = stop
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:

@@ -31,18 +31,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import EncoderFamily, open_query_encoder
 from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
-from models.encoders.tower_query_backbone import unpad
 from models.releases.release_state import ReleaseState, ReleaseTask, video_fingerprint
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
-from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
+from models.routing.routing_profiles import RoutingProfiles, token_profile
+from models.routing.word_pieces import VOCABULARY, count_pieces
 from trainer.task_data import Clip, Pair
-
-_TOKENIZED_CAPTIONS = 256  # captions per tokenizer call
 
 
 class MethodError(ValueError):
@@ -163,7 +160,7 @@ class Method(ABC):
         self.before_last_epoch: Self | None = None
         self.profile_factor = 1.0
         self.learned_tasks: list[ReleaseTask] = []
-        self.profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
+        self.profiles = RoutingProfiles.from_dense(np.empty((0, VOCABULARY), np.float32))
 
     # -- hooks ------------------------------------------------------------------------------------------
 
@@ -284,11 +281,7 @@ class Method(ABC):
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
         """Append a task's fingerprint and routing profile; called once, after :meth:`end_task`."""
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
-        counts = np.zeros(self.backbone.vocabulary, np.float32)
-        for chunk in batches(captions, _TOKENIZED_CAPTIONS):
-            ids = self.backbone.tokenize(chunk)
-            counts += token_presence(unpad(ids, self.backbone.end_of_text(ids)), len(counts)).sum(axis=0)
-        profile = RoutingProfiles.from_dense(token_profile(counts, self.profile_factor)[None])
+        profile = RoutingProfiles.from_dense(token_profile(count_pieces(captions), self.profile_factor)[None])
         self.profiles = RoutingProfiles.concatenate([self.profiles, profile])
 
     def release(self) -> ReleaseState:

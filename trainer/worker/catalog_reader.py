@@ -181,6 +181,15 @@ def appended_captions(tasks: Collection[str], unpublished: str | None = None) ->
     return {task: AppendedCaptions(learned.get(task, []), texts) for task, texts in appended.items() if texts}
 
 
+def learned_captions(task_id: str) -> list[str]:
+    """Read the captions of a task's training videos."""
+    query = select(Video.captions).where(
+        Video.task_id == task_id, Video.status == "accepted", Video.effective_split.in_(LEARNED_SPLITS)
+    )
+    with session_scope() as session:
+        return [text for captions in session.scalars(query) for text in captions]
+
+
 def _by_task(rows: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
     grouped: dict[str, list[_Item]] = {}
     for task, item in rows:

@@ -40,6 +40,7 @@ from trainer.errors import (
 from trainer.methods import MethodError, MethodMismatch
 from trainer.published_library import Library
 from trainer.task_data import TaskData
+from trainer.worker.catalog_reader import learned_captions
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +71,7 @@ def task_backbone() -> Backbone:
 
 def open_library() -> Library:
     """Open the published library; raise ManifestError."""
-    library = Library(library_store(settings()))
+    library = Library(library_store(settings()), learned_captions)
     index_manifest.require_manifest(library.manifest)
     return library
 

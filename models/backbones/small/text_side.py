@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
 
 from models.backbones.backbone_description import TextBackground, TokenIds, pad_texts
-from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer, probe_ids
+from models.backbones.bert_tokenizer import PADDING, probe_ids
 from models.backbones.compiled_towers import ENGINE, BertEngine
 from models.backbones.frozen_tower import EngineUnavailable, require_similar
 from models.backbones.query_backbone import QueryBackbone, Vectors, apply_torch_threads
@@ -32,6 +31,7 @@ from models.backbones.small.small_files import (
     TEXT_PACKAGE,
     constants_path,
     load_constants,
+    load_tokenizer,
     verified_folder,
 )
 
@@ -72,8 +72,7 @@ class SmallTextSide(QueryBackbone):
         # The engine has copies; of the word embeddings, texts read a few rows.
         mapped.madvise(mmap.MADV_DONTNEED)
         require_similar(self._engine(probe_ids(self.vocabulary)), expected)
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.tokenize = BertTokenizer(TEXT_PACKAGE.name, tokenizer, TEXT_LENGTH).tokens
+        self.tokenize = load_tokenizer().tokens
         self.name, self.fingerprint = NAME, fingerprint
         self.dim, self.reserved_dims = width + RESERVED, RESERVED
         self.text_background = TextBackground(constants.background_mean, constants.background_precision)

@@ -8,8 +8,7 @@ depends only on the shard and its captions, not on when it is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,20 +16,15 @@ import numpy.typing as npt
 import structlog
 from sqlalchemy import select
 
-from index.arrays import batches
 from index.shards.vector_store import SearchableShard
-from models.backbones.backbone_description import TokenIds
 from models.encoders.query_encoder import QueryEncoder
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.router import distinct_tokens
-from models.routing.routing_profiles import profile_values
+from models.routing.routing_profiles import profile_row
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_calibration, read_caption_edits
 from service.catalog.tables import Task, Video
 
 log = structlog.get_logger(__name__)
-
-_CHUNK = 4096  # captions tokenized at a time
 
 
 class AppendedProfile(NamedTuple):
@@ -47,10 +41,10 @@ class AppendedProfile(NamedTuple):
 def appended_profiles(
     shards: Mapping[str, SearchableShard],
     encoder: QueryEncoder,
-    vocabulary: int,
     previous: Mapping[str, AppendedProfile],
+    uncounted: Collection[str] = (),
 ) -> dict[str, AppendedProfile]:
-    """Compute the profiles of domains with appends or edited captions, by task; raises Unavailable.
+    """Compute the profiles of uncounted domains, and of those with appends or edited captions; raises Unavailable.
 
     Profiles that ``previous``, those of a previous snapshot, has of the same shard and captions are reused.
     """
@@ -63,25 +57,10 @@ def appended_profiles(
         before = previous.get(task)
         if before is not None and before.version == version:
             profiles[task] = before
-        elif task in edits or (task in targets and _has_appended_videos(task, shard)):
-            tokens = chain.from_iterable(map(encoder.tokenize, batches(_captions(task, shard), _CHUNK)))
-            row = profile_row(tokens, vocabulary, encoder.profile_factor)
+        elif task in edits or task in uncounted or (task in targets and _has_appended_videos(task, shard)):
+            row = profile_row(_captions(task, shard), encoder.profile_factor)
             profiles[task] = AppendedProfile(version, *row)
     return profiles
-
-
-def profile_row(
-    captions: Iterable[TokenIds], vocabulary: int, factor: float = 1.0
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Compute the tokens and values of a routing profile from captions, for a vocabulary of this size.
-
-    ``factor`` is that of the encoder (:attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`).
-    """
-    counts = np.zeros(vocabulary, np.float32)
-    for tokens in captions:
-        counts[distinct_tokens(tokens)] += 1
-    (used,) = counts.nonzero()
-    return used.astype(np.int32), profile_values(counts[used], counts.sum(), vocabulary, factor)
 
 
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:

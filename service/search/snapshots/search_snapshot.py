@@ -22,10 +22,9 @@ from index.arrays import NO_HITS, Hits, Ids, Rows, Vectors, is_moment, video_ids
 from index.errors import ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
-from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone
 from models.backbones.tower_threads import core_count, map_in_threads
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.query_encoder import QueryEncoder, TokenizedText
 from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel, VisualScore
 from models.routing.router import Router, TextEvidence
@@ -79,12 +78,12 @@ class QueryVectorCache:
     """
 
     def __init__(self, encoder: QueryEncoder, max_bytes: int = _CACHE_BYTES) -> None:
-        def size_of(entry: npt.NDArray[Any]) -> int:
-            return min(_OBJECT_BYTES + entry.nbytes, max_bytes)
+        def size_of(*arrays: npt.NDArray[Any]) -> int:
+            return min(_OBJECT_BYTES + sum(array.nbytes for array in arrays), max_bytes)
 
         self.encoder = encoder
         self._lock = Lock()
-        self._tokens: LRUCache[str, TokenIds] = LRUCache(max_bytes, getsizeof=size_of)
+        self._tokens: LRUCache[str, TokenizedText] = LRUCache(max_bytes, lambda text: size_of(*text))
         # By text, query mode and task; the task is "" if tasks share a vector.
         self._vectors: LRUCache[tuple[str, str, str], Vectors] = LRUCache(max_bytes, getsizeof=size_of)
         self._identities: dict[tuple[str, str], str | None] = {}
@@ -95,8 +94,8 @@ class QueryVectorCache:
             self._tokens.clear()
             self._vectors.clear()
 
-    def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Tokenize each text, with start and end tokens. If tasks share an encoding, new texts are encoded, too."""
+    def tokens(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Tokenize each text. If tasks share an encoding, new texts are encoded, too."""
         with self._lock:
             tokens = {text: cached for text in texts if (cached := self._tokens.get(text)) is not None}
         missing = [text for text in dict.fromkeys(texts) if text not in tokens]
@@ -203,7 +202,7 @@ class SearchSnapshot:
         self.degraded[task] = str(error)
 
     def route(
-        self, texts: Sequence[TokenIds], tasks: Sequence[Sequence[str]]
+        self, texts: Sequence[TokenizedText], tasks: Sequence[Sequence[str]]
     ) -> list[tuple[dict[str, float], npt.NDArray[np.float32], TextEvidence]]:
         """Route each text, given as tokens, among its tasks.
 
@@ -223,7 +222,7 @@ class SearchSnapshot:
             )
             for row, number in enumerate(numbers):
                 log_weights, bounded, evidence = self.router.route(
-                    texts[number], indices, None if captions is None else captions[row]
+                    texts[number].pieces, indices, None if captions is None else captions[row]
                 )
                 order = np.argsort(-log_weights, kind="stable")  # tasks with equal weights keep their order
                 sorted_weights = zip(order.tolist(), log_weights[order].tolist(), strict=True)

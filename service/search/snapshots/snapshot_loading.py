@@ -22,6 +22,7 @@ from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTa
 from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
+from models.routing.word_pieces import VOCABULARY
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import (
     AppendedProfile,
@@ -69,7 +70,7 @@ def load_snapshot(
     if release_id is None:
         raise AssertionError("an empty index has no release to serve")
     folder = index_snapshot.release_folder(release_id)
-    lineage = SnapshotLineage(index_snapshot, backbone.vocabulary, other.contributions if other else {})
+    lineage = SnapshotLineage(index_snapshot, other.contributions if other else {})
     release = read_query_release(folder, read_parent=lineage)
     task_names = {task.task_id: task.name for task in release.tasks}
     unknown = [task for task in index_snapshot.tasks if task not in task_names] if is_newest else []
@@ -102,7 +103,7 @@ def load_snapshot(
         raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
     router_indices = {task: index for index, task in enumerate(task_names)}
     previous = other.appended_profiles if other else {}
-    appended = appended_profiles(shards, encoder, backbone.vocabulary, previous)
+    appended = appended_profiles(shards, encoder, previous, release.uncounted)
     confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
     profiles = _replace_profiles(release.profiles, router_indices, appended)
     query_vectors = QueryVectorCache(encoder)
@@ -141,7 +142,7 @@ def load_snapshot(
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
     previous, encoder = snapshot.appended_profiles, snapshot.query_vectors.encoder
-    appended = appended_profiles(snapshot.shards, encoder, snapshot.router.profiles.vocabulary, previous)
+    appended = appended_profiles(snapshot.shards, encoder, previous)
     changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:
         return None
@@ -186,7 +187,6 @@ class SnapshotLineage:
     """
 
     index_snapshot: IndexSnapshot
-    vocabulary: int  # size of the backbone's
     in_memory: Mapping[str, TaskLineage]  # contributions that need no reading, by release ID
     contributions: dict[str, TaskLineage] = field(default_factory=dict)  # those of releases asked for
     broken: dict[str, str] = field(default_factory=dict)  # why a task's release cannot be read, by task ID
@@ -215,7 +215,7 @@ class SnapshotLineage:
             ReleaseTask(shards[index].task, shards[index].task, shards[index].fingerprint)
             for index in indices
         )
-        empty = RoutingProfiles.from_dense(np.zeros((len(tasks), self.vocabulary), np.float32))
+        empty = RoutingProfiles.from_dense(np.zeros((len(tasks), VOCABULARY), np.float32))
         return TaskLineage(tasks, empty, before)
 
 

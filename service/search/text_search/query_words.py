@@ -23,6 +23,7 @@ from index.words.word_evidence import (
     word_evidence,
 )
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
+from models.routing.word_pieces import are_words
 from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
@@ -219,7 +220,7 @@ class QueryWords:
     # -- spelling -----------------------------------------------------------------------------------------------
 
     def _correct(self, typed: str, matches: WordMatches) -> str | None:
-        """Correct words by one letter that no text contains and the tokenizer does not know; None if all are right."""
+        """Correct words by one letter that no text contains and that are not one word piece; None if all are right."""
         words, transcripts = self._texts.words, self._texts.transcripts.index
         missing = [
             self.units[index].terms[0]
@@ -230,10 +231,8 @@ class QueryWords:
         missing = [term for term in missing if not transcripts.contains(term)]
         if not missing or not words.documents:
             return None
-        # The tokenizer knows what it encodes as one token, besides the start and end tokens.
-        tokens = self._snapshot.query_vectors.encoder.tokenize(missing)
-        known = {term for term, of_term in zip(missing, tokens, strict=True) if len(of_term) == 3}
-        corrections = {term: words.correct(term, known.__contains__) for term in missing}
+        known = dict(zip(missing, are_words(missing), strict=True))
+        corrections = {term: words.correct(term, known.__getitem__) for term in missing}
         corrected = typed
         for word in reversed(split_words(typed)):
             if correction := corrections.get(word.term.removeprefix(COMPOUND)):

@@ -12,7 +12,6 @@ from typing import Any
 
 import huggingface_hub
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,10 +26,8 @@ from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.errors import BackboneUnavailable, BackboneUnsupported
 from models.releases.release_files import write_release
-from models.routing.routing_profiles import token_presence
 from service.core.settings import METHOD_NAMES
 from service.tasks.ingestion_checks import find_method_error
 from tests.random_frames import random_frames
@@ -167,15 +164,7 @@ def test_texts_are_truncated_to_the_tower_limit(copied: Path) -> None:
     assert encode_texts(backbone, backbone.tokenize(TEXTS)).isfinite().all()
 
 
-def test_padding_changes_neither_vectors_nor_token_presence(backbone: Backbone) -> None:
-    def presence(texts: list[str]) -> npt.NDArray[np.float32]:
-        return token_presence(TowerQueryBackbone(backbone).tokenize(texts), backbone.vocabulary)
-
-    alone, together = presence(["a red circle"]), presence(["a red circle", TEXTS[3]])
-    assert np.array_equal(together[0], alone[0])
-    vocabulary = SPECIALS + WORDS
-    present = {vocabulary[i] for i in alone[0].nonzero()[0]}
-    assert present - {"[CLS]"} == {"a", "red", "circle"}
+def test_padding_changes_no_vector(backbone: Backbone) -> None:
     vectors = [encode_texts(backbone, backbone.tokenize(texts))[0, 0] for texts in (TEXTS[:1], TEXTS)]
     torch.testing.assert_close(*vectors, atol=1e-6, rtol=0)
 
@@ -340,7 +329,7 @@ def test_methods_on_whole_towers_run_on_the_backbone(name: str, backbone: Backbo
     encoder = open_query_encoder(backbone, release, dict.fromkeys(("one", "two"), release))
     vectors = encoder.encode(TEXTS, ["one", "two"])
     np.testing.assert_allclose(vectors, method.query_encoder().encode(TEXTS, ["one", "two"]), atol=1e-6)
-    assert np.abs(encoder.token_presence(["a red circle"])[0] @ method.profiles.to_dense()[0]) > 1
+    assert np.abs(encoder.piece_presence(["a red circle"])[0] @ method.profiles.to_dense()[0]) > 1
     torch.testing.assert_close(method.encode_videos(_frames(7)).norm(dim=-1), torch.ones(3))
 
 

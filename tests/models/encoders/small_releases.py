@@ -13,6 +13,7 @@ from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState, ReleaseTask
 from models.releases.release_tensors import to_arrays
 from models.routing.routing_profiles import RoutingProfiles
+from models.routing.word_pieces import VOCABULARY
 
 
 def small_release(
@@ -28,7 +29,7 @@ def small_release(
         frames=2,
         tasks=[ReleaseTask(name, name, "f" * 64) for name in tasks],
         config={"scale": 1.0, "top_k": 2},
-        profiles=RoutingProfiles.from_dense(np.zeros((len(tasks), backbone.vocabulary))),
+        profiles=RoutingProfiles.from_dense(np.zeros((len(tasks), VOCABULARY))),
         tensors=to_arrays(tensors),
     )
 

@@ -77,8 +77,8 @@ def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[s
         query_map = AnalyticQueryMap(
             **{name[6:]: t for name, t in tensors.items() if name.startswith("query.")}
         )
-        for row, ids in enumerate(encoder.tokenize(TEXTS)):
-            words = np.unique(ids[1:-1])[None]
+        for row, text in enumerate(encoder.tokenize(TEXTS)):
+            words = text.pieces[None]
             expected = reference_vectors(query_map, frozen[row : row + 1], words, layout)[0]
             np.testing.assert_allclose(vectors[row, task], expected, atol=1e-6)
 

@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_weights, summarize_evidence
-from models.routing.routing_profiles import RoutingProfiles, token_presence, token_profile
-
-
-def test_token_presence_excludes_special_tokens() -> None:
-    texts = [np.array([6, 2, 0, 2, 7]), np.array([6, 3, 7])]  # 6 and 7 are the start and end tokens
-    presence = token_presence(texts, vocabulary=8)
-    assert presence.tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
+from models.routing.routing_profiles import RoutingProfiles, profile_row, token_profile
+from models.routing.word_pieces import piece_presence
 
 
 def test_token_profile_is_log_of_one_plus_lift() -> None:
@@ -26,6 +21,16 @@ def test_token_profile_is_log_of_one_plus_lift() -> None:
     weighted = token_profile(np.array([3.0, 1.0, 0.0, 0.0]), 0.3)
     assert weighted.tolist() == (expected.astype(np.float32) * np.float32(0.3)).astype(np.float16).tolist()
     assert token_profile(np.zeros(4)).tolist() == [0, 0, 0, 0]
+
+
+def test_profile_row_is_the_profile_of_the_captions() -> None:
+    """A repeated piece of a caption counts once."""
+    captions = ["a heron and a heron", "the heron's lake", "a lake", ""]
+    expected = RoutingProfiles.from_dense(token_profile(piece_presence(captions).sum(axis=0), 0.3)[None])
+    tokens, values = profile_row(captions, 0.3)
+    np.testing.assert_array_equal(tokens, expected.tokens)
+    np.testing.assert_array_equal(values, expected.values)
+    assert [len(part) for part in profile_row([], 1.0)] == [0, 0]
 
 
 def test_log_weights_are_normalized_and_prefer_matching_tasks() -> None:
@@ -53,14 +58,14 @@ def test_router_equals_dense_log_weights() -> None:
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
         many = log_weights(presence, profiles[tasks])
         for row, text in zip(many, presence, strict=True):
-            one, *_ = router.route(np.array([0, *np.flatnonzero(text), 0]), np.array(tasks))
+            one, *_ = router.route(np.flatnonzero(text), np.array(tasks))
             np.testing.assert_allclose(one, row, atol=1e-5)
 
 
 def test_bounded_evidence_mixes_the_weights_with_equal_ones() -> None:
     profiles = np.array([[9.0, 1.0], [1.0, 2.0], [1.0, 2.5]], np.float32)
     router, tasks = Router(RoutingProfiles.from_dense(profiles)), np.arange(3)
-    tokens = np.array([0, 0, 0])  # one, between the start and end tokens
+    tokens = np.array([0])
     captions = np.array([-300.0, 0.0, -0.25], np.float32)
     evidence = np.array([9.0 - 0.5, 1.0, 1.0 - 0.25])
     weights = np.exp(evidence) / np.exp(evidence).sum() + 0.2 / 3

@@ -16,7 +16,7 @@ from index.shard_store import ShardStore
 from index.shards.vector_store import SearchableShard
 from index.words.text_analysis import parse_query
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.routing_profiles import RoutingProfiles, token_profile
+from models.routing.word_pieces import distinct_pieces
 from service.catalog.database import CatalogReads, engine, now, session_scope
 from service.catalog.domain_videos import count_edit, replace_moments, store_calibration
 from service.catalog.tables import Task, Video
@@ -25,12 +25,11 @@ from service.search import video_search
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.engine import SearchEngine
 from service.search.library_words import LibraryWords
-from service.search.snapshots.appended_captions import appended_profiles, profile_row
+from service.search.snapshots.appended_captions import appended_profiles
 from service.search.video_metadata_cache import VideoMetadataCache
 from tests.service.search.caption_library import Library
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values
-TOKENS = {"a heron": 3, "a taxi": 5}
 
 
 @pytest.fixture
@@ -87,11 +86,8 @@ def append_published_after_the_first_read() -> Iterator[None]:
 
 
 def _profile_tokens(shard: SearchableShard) -> list[int]:
-    def tokenize(texts: Any) -> list[Any]:
-        return [np.array([8, TOKENS[text], 9]) for text in texts]
-
-    encoder = cast(Any, SimpleNamespace(tokenize=tokenize, profile_factor=1.0))
-    return appended_profiles({"tsk_0": shard}, encoder, 10, {})["tsk_0"].tokens.tolist()
+    encoder = cast(Any, SimpleNamespace(profile_factor=1.0))
+    return appended_profiles({"tsk_0": shard}, encoder, {})["tsk_0"].tokens.tolist()
 
 
 def _cached_captions(shard: SearchableShard) -> list[str]:
@@ -119,7 +115,7 @@ def _indexed_words(shard: SearchableShard) -> list[str]:
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (_profile_tokens, [3, 5]),
+        (_profile_tokens, distinct_pieces(["a heron taxi"])[0].tolist()),
         (_cached_captions, ["a heron", "a taxi"]),
         (_indexed_words, ["heron", "taxi"]),
     ],
@@ -160,28 +156,6 @@ def test_captions_of_a_shard_are_those_of_its_videos(domain: SearchableShard) ->
     assert video_search._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
     _publish_last_append()
     assert video_search._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
-
-
-VOCABULARY = 50
-
-
-def test_profile_row_equals_the_profile_of_a_release() -> None:
-    """Texts are token IDs with a start and an end token; a repeated token of a text counts once."""
-    rng = np.random.default_rng(0)
-    texts = [np.r_[48, rng.integers(0, 40, rng.integers(0, 9)), 49] for _ in range(30)]
-    counts = np.zeros(VOCABULARY)
-    for text in texts:
-        for token in set(text[1:-1].tolist()):
-            counts[token] += 1
-    expected = RoutingProfiles.from_dense(token_profile(counts)[None])
-    tokens, values = profile_row(texts, VOCABULARY)
-    np.testing.assert_array_equal(tokens, expected.tokens)
-    np.testing.assert_array_equal(values, expected.values)
-
-
-def test_profile_of_no_captions_is_silent() -> None:
-    tokens, values = profile_row([], VOCABULARY)
-    assert len(tokens) == len(values) == 0
 
 
 def test_running_server_reads_a_calibration_without_a_new_generation(

@@ -8,6 +8,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.releases import release_files
 from models.releases.release_files import write_release
-from models.releases.release_state import ReleaseTask
+from models.releases.release_state import ReleaseState, ReleaseTask
 from models.routing.router import TextEvidence
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.snapshots.snapshot_loading import load_snapshot
+from service.search.snapshots.snapshot_loading import load_snapshot, with_current_captions
+from tests.service.search import caption_library
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
@@ -111,6 +113,30 @@ def test_new_snapshot_reads_only_the_new_release(
     assert _route(replaced) == _route(loaded, replaced.shards)
     first.query_vectors.clear()  # running requests keep the previous snapshot
     np.testing.assert_array_equal(_encode(first), before)
+
+
+def test_profiles_of_other_tokens_are_counted_again(
+    configured: Settings, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 1.0.0 stored those of the text tower's tokens; the library routes as if it was learned today."""
+
+    def write_other_tokens(folder: Path, state: ReleaseState, **options: Any) -> None:
+        tokens = RoutingProfiles.from_dense(np.eye(len(state.tasks), 49_408, 49_000))
+        write_release(folder, replace(state, profiles=tokens), **options)
+
+    library = Library(configured, backbone, "zero_shot")
+    library.add_task("birds", BIRDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(caption_library, "write_release", write_other_tokens)
+        library.add_task("cars", CARS)
+    library.add_task("sea", SEA)
+    snapshot = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    expected = library.method.profiles
+    np.testing.assert_array_equal(snapshot.router.profiles.to_dense(), expected.to_dense())
+    assert list(snapshot.appended_profiles) == ["tsk_cars"]
+    again = load_snapshot(IndexSnapshot.open(library.store), backbone, other=snapshot)
+    assert again.appended_profiles["tsk_cars"] is snapshot.appended_profiles["tsk_cars"]
+    assert with_current_captions(snapshot) is None
 
 
 def test_snapshot_of_an_earlier_release_reuses_the_current_one(

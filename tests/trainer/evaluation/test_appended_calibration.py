@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from models.encoders.query_encoder import TokenizedText
+from models.routing.word_pieces import VOCABULARY, distinct_pieces, split_pieces
 from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, calibrate_appended
 from trainer.video_embedding import MemoryShard
 
-VOCABULARY = 50
-START, END = 48, 49
+DIM = 50
+
+
+def pieces(numbers: Iterable[int]) -> np.ndarray:
+    return np.array([split_pieces([str(number)])[0][0] for number in numbers])
 
 
 class DigitEncoder:
-    """A text is a row of token IDs; its vector is the one-hot vector of its first token."""
+    """A text is a row of numbers, a word piece each; its vector is the one-hot vector of the first."""
 
     modes = ("pinned",)
 
     profile_factor = 1.0
 
-    def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [np.array([START, *map(int, text.split()), END]) for text in texts]
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        return [TokenizedText(np.empty(0, np.int64), text) for text in distinct_pieces(texts)]
 
-    def routing_evidence(self, texts: Sequence[np.ndarray], tasks: Sequence[str]) -> None:
+    def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> None:
         return None
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
-        return np.eye(VOCABULARY, dtype=np.float32)[[int(text.split()[0]) for text in texts]][:, None]
+        return np.eye(DIM, dtype=np.float32)[[int(text.split()[0]) for text in texts]][:, None]
 
 
 def calibrate(learned: Sequence[str], appended: Sequence[tuple[int, str]], videos: int = 8) -> Any:
     ids = np.arange(videos, dtype=np.int64)
-    shard = MemoryShard(ids, np.eye(VOCABULARY, dtype=np.float32)[:videos])
+    shard = MemoryShard(ids, np.eye(DIM, dtype=np.float32)[:videos])
     encoder: Any = DigitEncoder()
-    return calibrate_appended(encoder, "day", shard, ids, learned, appended, vocabulary=VOCABULARY)
+    return calibrate_appended(encoder, "day", shard, ids, learned, appended)
 
 
 def test_profile_contains_all_captions() -> None:
     calibration = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
     counts = np.zeros(VOCABULARY)
-    counts[[1, 2, 3, 4]] = 3, 1, 1, 1
+    counts[pieces([1, 2, 3, 4])] = 3, 1, 1, 1
     expected = np.log1p(VOCABULARY * counts / 6)
     assert calibration.profile == pytest.approx(expected, rel=1e-3)  # in the precision of a release
 
@@ -53,7 +58,7 @@ def test_evidence_of_a_caption_is_that_without_it() -> None:
     for number, (video, text) in enumerate(appended):
         others = appended[:number] + appended[number + 1 :]
         profile = calibrate(["1 9"], others).profile
-        words = [int(token) for token in text.split()]
+        words = pieces(map(int, text.split()))
         caption = next(each for each in calibrate(["1 9"], appended).captions if each.video == video)
         assert caption.words == pytest.approx(profile[words].sum(), rel=1e-5)
         assert caption.coverage == pytest.approx((profile[words] > 0).mean())

@@ -33,7 +33,7 @@ class NumberEncoder(WordRouting):
         self.noise = noise
         self.encoded_texts: list[str] = []
 
-    def token_presence(self, texts: Sequence[str]) -> np.ndarray:
+    def piece_presence(self, texts: Sequence[str]) -> np.ndarray:
         presence = np.zeros((len(texts), WORDS), np.float32)
         for row, text in enumerate(texts):
             task, number = map(int, text.split())
@@ -88,7 +88,7 @@ def test_captions_are_searched_with_and_without_their_video_and_task(bare: int |
     number = 0
     for row, task in enumerate(library):
         for video, text in task.captions:
-            words = encoder.token_presence([text])[0]
+            words = encoder.piece_presence([text])[0]
             for left_out, without in ((None, None), (None, video), (row, None)):
                 log_odds = {t: float(words @ profiles[t]) for t in range(3) if t not in (left_out, bare)}
                 if bare is not None:  # it has the evidence of the likeliest searched task
@@ -145,7 +145,7 @@ def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
     list(label_results(encoder, few, _profiles(4), prior=PRIOR))
     encoded, encoder.encoded_texts = len(encoder.encoded_texts), []
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
-    encoder.token_presence = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
+    encoder.piece_presence = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
     list(label_results(encoder, many, profiles, prior=PRIOR))
     assert encoded == 4 * 40
     assert 5 * 40 <= len(encoder.encoded_texts) <= 6 * 40
@@ -207,7 +207,7 @@ def test_training_captions_have_their_stored_results_in_their_own_task() -> None
     fitted = [stored, deleted, unknown]
     remaining = remaining_captions(library, fitted)
     whole, without, elsewhere = label_results(encoder, library, profiles, prior=PRIOR, fitted=remaining)
-    log_odds = encoder.token_presence(["1 5"])[0] @ profiles.T
+    log_odds = encoder.piece_presence(["1 5"])[0] @ profiles.T
     log_odds[1] = 1.25
     bonuses = PRIOR * (log_odds - np.log(np.exp(log_odds).sum()))
     videos = {

@@ -40,7 +40,7 @@ class Encoder(WordRouting):
         self.words = {text: vectors[0] for text, vectors in table.items()}
         self.widest = self.encoded = 0
 
-    def token_presence(self, texts: Sequence[str]) -> Vectors:
+    def piece_presence(self, texts: Sequence[str]) -> Vectors:
         return np.stack([self.words[text] for text in texts]).astype(np.float32)
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors:

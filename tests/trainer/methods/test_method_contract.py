@@ -22,7 +22,7 @@ from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from service.search.snapshots.appended_captions import profile_row
+from models.routing.routing_profiles import profile_row
 from tests.trainer.methods.method_driver import (
     TEXTS,
     InterruptedTraining,
@@ -336,7 +336,7 @@ def test_routing_profile_counts_the_words_of_the_training_captions(backbone: Bac
     learn_steps(method, "one", ())
     encoder = method.query_encoder()
     learned, other = (
-        encoder.token_presence(["a red circle", "zebras sleeping"]) @ method.profiles.to_dense()[0]
+        encoder.piece_presence(["a red circle", "zebras sleeping"]) @ method.profiles.to_dense()[0]
     )
     assert learned > 10
     assert other == 0
@@ -349,11 +349,10 @@ def test_profile_that_is_computed_again_equals_that_of_the_release(name: str) ->
     captions = library.tasks[0].training_captions
     encoder = library.method.query_encoder(dict(zip(("one", "two"), library.releases, strict=True)))
     expected = library.releases[1].profiles.to_dense()[0]
-    vocabulary = len(expected)
-    tokens, values = profile_row(encoder.tokenize(captions), vocabulary, encoder.profile_factor)
-    profile = np.zeros(vocabulary, np.float32)
+    tokens, values = profile_row(captions, encoder.profile_factor)
+    profile = np.zeros_like(expected)
     profile[tokens] = values
     np.testing.assert_array_equal(profile, expected)
     ids = np.empty(0, np.int64)
-    calibrated = calibrate_appended(encoder, "one", _Shard(), ids, captions, (), vocabulary=vocabulary)
+    calibrated = calibrate_appended(encoder, "one", _Shard(), ids, captions, ())
     np.testing.assert_array_equal(calibrated.profile, expected)
