@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from models.backbones.backbone import Backbone
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
-from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
@@ -142,17 +140,6 @@ def test_all_invalid_fields_are_reported(shared: Served) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search("", k=0)
     assert [error.field for error in refused.value.errors] == ["q", "k"]
-
-
-def test_method_without_pinned_queries_answers_in_mode_latest(
-    configured: Settings, service: SearchEngine, backbone: Backbone
-) -> None:
-    library = Library(configured, backbone, "finetune")
-    library.add_task("birds", BIRDS)
-    service.snapshots.refresh()
-    assert service.search("an owl").mode == "latest"
-    with pytest.raises(InvalidInput, match=r"does not offer mode 'pinned'\. Use latest\."):
-        service.search("an owl", mode="pinned")
 
 
 @pytest.mark.parametrize(
