@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from api.problem_details import http_problem_response
-from api.security.route_scopes import ScopedRoute, current_principal, includes_scope, requires
+from api.security.route_scopes import ScopedRoute, current_principal, requires
 from service.access.credentials import Principal
 from service.core import request_limits
 from service.core.errors import CinestrataError
@@ -48,7 +48,7 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
         "page": template.removesuffix(".html"),
         "root": request.app.state.settings.root_path,
         "principal": principal,
-        "may_ingest": principal is not None and includes_scope(principal.scope, "ingest"),
+        "may_ingest": principal is not None and principal.scope != "search",
         "max_query_chars": request_limits.MAX_QUERY_CHARS,
         **values,
     }

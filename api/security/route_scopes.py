@@ -79,11 +79,6 @@ def declared_scope(endpoint: Callable[..., Any] | None) -> RouteScope | None:
     return scope
 
 
-def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
-    """Check whether a scope permits everything that another one does."""
-    return SCOPES.index(granted) >= SCOPES.index(required)
-
-
 def current_principal(request: Request) -> Principal | None:
     """Return the authenticated sender of a request; None on a public route."""
     principal: Principal | None = request.scope.get(_PRINCIPAL_KEY)
@@ -131,7 +126,7 @@ class ScopedRoute(APIRoute):
                 raise Unauthorized(
                     "The request needs an API key.", headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'}
                 )
-            if not includes_scope(principal.scope, scope or "admin"):
+            if SCOPES.index(principal.scope) < SCOPES.index(scope or "admin"):
                 raise Forbidden(
                     f"The request needs the scope {scope!r}; {principal.name!r} has the scope {principal.scope!r}."
                 )

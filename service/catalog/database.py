@@ -31,6 +31,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from index.arrays import batches
+from service.catalog.tables import EditCounter
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
@@ -73,6 +74,7 @@ _SET_UNLESS_GIVEN = """
     SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)
     JOIN pg_settings USING (name) WHERE source NOT IN ('client', 'user', 'database', 'database user')
 """
+_LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 _UNREACHABLE = (OperationalError, InterfaceError, PoolTimeout)
 _engines: dict[str, Engine] = {}
 
@@ -134,6 +136,13 @@ def read_connection() -> Iterator[Connection]:
             yield connection
     except _UNREACHABLE as error:
         raise _unreachable() from error
+
+
+def read_last_edit() -> int:
+    """Read the number of the last edit of a video. Rows read afterwards are at least as new."""
+    with read_connection() as connection:
+        number: int = connection.execute(_LAST_EDIT).scalar_one()
+    return number
 
 
 def _unreachable() -> Unavailable:

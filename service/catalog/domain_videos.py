@@ -18,7 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.arrays import Ids, batches, moment_ids, moment_numbers, video_ids_of
-from service.catalog.database import id_chunks, read_connection, session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Passage, Task, Video
 
 Span = tuple[float, float]  # start and end, in seconds since the first frame
@@ -27,7 +27,6 @@ _PASSAGE_SECONDS = 30.0  # from the first start to the last end; a longer cue is
 _PASSAGE_CHARS = 2000  # as for a caption
 _MOMENT_ROWS, _PASSAGE_ROWS = 10_000, 1000  # per INSERT
 _PASSAGE_KEYS = 250  # per SELECT
-_LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
@@ -92,8 +91,8 @@ def count_edit(
 def number_edits(session: Session, videos: Sequence[int]) -> None:
     """Count an edit, and give its number to the videos (vector IDs) whose texts or metadata this transaction changes.
 
-    The counter stays locked until commit, so edits become visible in order. Transactions lock tasks first and the
-    counter last; otherwise, two of them could deadlock.
+    The counter, which :func:`~service.catalog.database.read_last_edit` reads, stays locked until commit, so edits
+    become visible in order. Transactions lock tasks first and the counter last; otherwise, two of them could deadlock.
     """
     number = session.execute(
         update(EditCounter)
@@ -108,13 +107,6 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
             .values(last_edit=number)
             .execution_options(synchronize_session=False)
         )
-
-
-def read_last_edit() -> int:
-    """Read the last edit's number. Rows read afterwards are at least as new."""
-    with read_connection() as connection:
-        number: int = connection.execute(_LAST_EDIT).scalar_one()
-    return number
 
 
 def read_edited_videos(after: int) -> list[int]:

@@ -239,22 +239,18 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
 
 def video_links(video: Video) -> dict[str, Any]:
     """Name the addresses and the metadata of a video, which its row has under other names."""
-    return {
-        "metadata": video.extra,
-        "thumbnail_url": thumbnail_url(video.id),
-        "stream_url": stream_url(video.id),
-    }
+    thumbnail, stream = media_urls(video.id)
+    return {"metadata": video.extra, "thumbnail_url": thumbnail, "stream_url": stream}
 
 
-def thumbnail_url(video_id: str) -> str:
-    """Build the URL path of a thumbnail."""
-    return f"{settings().root_path}/videos/{video_id}/thumbnail"
+def media_urls(video_id: str, moment: VideoMoment | None = None) -> tuple[str, str]:
+    """Build the URL paths of a video's thumbnail and stream.
 
-
-def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
-    """Build the URL path of a video's stream; a moment becomes a media fragment, so players play only that part."""
+    A moment becomes a media fragment, so players play only that part.
+    """
+    video = f"{settings().root_path}/videos/{video_id}"
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
-    return f"{settings().root_path}/videos/{video_id}/stream{fragment}"
+    return f"{video}/thumbnail", f"{video}/stream{fragment}"
 
 
 def thumbnail_path(video_id: str) -> Path:

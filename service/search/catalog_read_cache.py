@@ -24,8 +24,8 @@ import structlog
 from sqlalchemy import bindparam, select
 
 from index.arrays import Hit, Ids, find_ids
-from service.catalog.database import CatalogReads, read_connection, session_scope
-from service.catalog.domain_videos import TimedText, in_domain, read_last_edit, read_passages
+from service.catalog.database import CatalogReads, read_connection, read_last_edit, session_scope
+from service.catalog.domain_videos import TimedText, in_domain, read_passages
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.core.errors import Unavailable

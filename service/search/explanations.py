@@ -42,7 +42,7 @@ from service.catalog.task_names import require_task
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput
 from service.core.settings import Settings
-from service.library.library_listing import thumbnail_url
+from service.library.library_listing import media_urls
 from service.library.recall_matrix import newest_recall
 from service.search.catalog_read_cache import read_cues, read_rows
 from service.search.search_request import SearchRequest, parse_requests
@@ -290,7 +290,7 @@ def _report(
             QueryOutcome(
                 caption=outcome.caption.text,
                 video_id=outcome.caption.video_id,
-                thumbnail_url=thumbnail_url(outcome.caption.video_id),
+                thumbnail_url=media_urls(outcome.caption.video_id)[0],
                 rank=outcome.rank,
                 domain_weight=outcome.domain_weight,
                 results=build_results(outcome.hits, rows, snapshot),

@@ -30,8 +30,8 @@ from index.words.word_evidence import CaptionStatistics
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex
 from media.sources.media_source import file_name, is_source_uri
-from service.catalog.database import CatalogReads, id_chunks, session_scope
-from service.catalog.domain_videos import TimedText, read_edited_videos, read_last_edit, with_following
+from service.catalog.database import CatalogReads, id_chunks, read_last_edit, session_scope
+from service.catalog.domain_videos import TimedText, read_edited_videos, with_following
 from service.catalog.tables import Feedback, Passage, Video
 from service.core.errors import Unavailable
 

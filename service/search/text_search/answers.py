@@ -27,7 +27,7 @@ from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import Unavailable
-from service.library.library_listing import stream_url, thumbnail_url
+from service.library.library_listing import media_urls
 from service.search.catalog_read_cache import VideoRow, read_rows
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -213,6 +213,7 @@ def build_results(
             and text.end is not None
             and (row.duration is None or text.start < row.duration)
         ]
+        thumbnail, stream = media_urls(row.video_id, next(iter([*spoken, *best]), None))
         results.append(
             SearchResult(
                 rank=first_rank + len(results),
@@ -225,8 +226,8 @@ def build_results(
                 matches=None if matching_hits is None else hit.id in matching_hits,
                 words=texts,
                 captions=row.captions,
-                thumbnail_url=thumbnail_url(row.video_id),
-                stream_url=stream_url(row.video_id, next(iter([*spoken, *best]), None)),
+                thumbnail_url=thumbnail,
+                stream_url=stream,
                 moments=best,
             )
         )

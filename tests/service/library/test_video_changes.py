@@ -15,8 +15,8 @@ from cinestrata_schemas.videos import Cue, FeedbackDetails, FeedbackSpec, VideoP
 from index.words.text_analysis import parse_query
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, acting_as
-from service.catalog.database import session_scope
-from service.catalog.domain_videos import read_caption_edits, read_last_edit, read_metadata_edits
+from service.catalog.database import read_last_edit, session_scope
+from service.catalog.domain_videos import read_caption_edits, read_metadata_edits
 from service.catalog.tables import Feedback, Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
