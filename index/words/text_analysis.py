@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Iterator, Sequence
+from bisect import bisect
+from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import NamedTuple
 
 # Han, kana and Hangul.
@@ -176,12 +177,9 @@ class TextWords(NamedTuple):
     length: int
 
 
-class _Token(NamedTuple):
-    term: str
-    start: int  # in the folded text, as ``end``
-    end: int
-    position: int
-    is_extra: bool  # a compound, or a syllable in a longer run: a term besides the text's words
+# A term, where it starts and ends in the folded text, its position, and whether it is extra: a compound, or a syllable
+# in a longer run, which are terms besides the text's words.
+_Token = tuple[str, int, int, int, bool]
 
 
 def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
@@ -190,10 +188,17 @@ def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
     Args:
         among: The only terms to list; None lists all.
     """
+    words: list[tuple[str, int, int]] = []
     if not text.isascii():
-        words: Iterable[tuple[str, int, int]] = chain(*words_by_position(text).values())
-    else:
-        words = _ascii_words(fold_text(text))
+        words += chain(*words_by_position(text).values())
+    else:  # several times as fast
+        start = 0
+        for run in text.translate(_ASCII).split(" "):
+            if "-" in run or "'" in run:
+                words += [(term, start + first, start + last) for term, first, last, _, _ in _tokens(run)]
+            elif run:
+                words.append((run[:MAX_TERM], start, start + len(run)))
+            start += len(run) + 1
     return [Word(*word) for word in words if among is None or word[0] in among]
 
 
@@ -206,18 +211,6 @@ def words_by_position(text: str) -> dict[int, list[Word]]:
     return placed
 
 
-def _ascii_words(folded: str) -> Iterator[tuple[str, int, int]]:
-    """Split like :func:`words_by_position`, several times as fast."""
-    start = 0
-    for run in folded.split(" "):
-        if "-" in run or "'" in run:
-            for token in _tokens(run):
-                yield token.term, start + token.start, start + token.end
-        elif run:
-            yield run[:MAX_TERM], start, start + len(run)
-        start += len(run) + 1
-
-
 def parse_query(text: str) -> list[QueryUnit]:
     """Parse a query into its distinct units, in order, at most ``MAX_UNITS``.
 
@@ -227,16 +220,21 @@ def parse_query(text: str) -> list[QueryUnit]:
     folded, starts, ends = fold_with_spans(text)
     words: list[Word] = []
     compounds: dict[int, list[str]] = {}  # by the start of a part
-    for token in _tokens(folded):
-        start, end = starts[token.start], ends[token.end - 1]
-        if not token.is_extra:
-            words.append(Word(token.term.removeprefix(COMPOUND), start, end))
-        if token.term.startswith(COMPOUND):
+    for term, first, last, _, is_extra in _tokens(folded):
+        start = starts[first]
+        if not is_extra:
+            words.append(Word(term.removeprefix(COMPOUND), start, ends[last - 1]))
+        if term.startswith(COMPOUND):
             for word in words:
                 if word.start >= start:
-                    compounds.setdefault(word.start, []).append(token.term)
+                    compounds.setdefault(word.start, []).append(term)
     quotes = [quote.start() for quote in QUOTE.finditer(text)]
-    units = list(_units(words, zip(quotes[::2], quotes[1::2], strict=False)))
+    units: list[QueryUnit] = []
+    for before, group in groupby(words, lambda word: bisect(quotes, word.start)):
+        is_quoted = before % 2 == 1 and before < len(quotes)
+        for phrase in [list(group)[:MAX_PHRASE]] if is_quoted else [[word] for word in group]:
+            terms = tuple(word.term for word in phrase)
+            units.append(QueryUnit(terms, len(phrase) > 1, phrase[0].start, phrase[-1].end))
     distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
     for unit, joined in zip(units, join_adjacent([unit.terms for unit in units]), strict=True):
         whole = () if unit.is_phrase else compounds.get(unit.start, ())
@@ -254,9 +252,9 @@ def analyze_text(text: str) -> TextWords:
         return TextWords(terms, range(len(terms)), len(terms))
     tokens = list(islice(_tokens(folded), MAX_WORDS))
     return TextWords(
-        [token.term for token in tokens],
-        [token.position for token in tokens],
-        sum(not token.is_extra for token in tokens),
+        [term for term, *_ in tokens],
+        [position for *_, position, _ in tokens],
+        sum(not is_extra for *_, is_extra in tokens),
     )
 
 
@@ -270,31 +268,27 @@ def _tokens(folded: str) -> Iterator[_Token]:
         if not (syllables or word):
             separator = run[0]
             continue
-        if separator not in ("-", "'"):
+        if syllables or separator not in ("-", "'"):
             yield from _compound(parts)
             parts = []
         separator = ""
         if syllables:
-            yield from _compound(parts)
-            parts = []
             for token in _syllable_tokens(syllables, start, position):
                 yield token
-                position = token.position + 1
+                position = token[3] + 1
             continue
-        token = _Token(word[:MAX_TERM], start, end, position, False)
+        term = (word + ending[1:] if ending else word)[:MAX_TERM]
         if ending:
-            token = token._replace(term=(word + ending[1:])[:MAX_TERM])
-            base = (
-                token.term if ending == "'t" else word[:MAX_TERM]
-            )  # before 't, there is only a part of a word
-            yield token._replace(term=COMPOUND + base)
-            if base != token.term:
-                yield token._replace(term=COMPOUND + token.term, is_extra=True)
+            # Before 't, there is only a part of a word.
+            base = term if ending == "'t" else word[:MAX_TERM]
+            yield COMPOUND + base, start, end, position, False
+            if base != term:
+                yield COMPOUND + term, start, end, position, True
         else:
-            yield token
+            yield term, start, end, position, False
             for part in () if word.isascii() else sorted({*_JOINER.split(word)} - {"", word}):
-                yield token._replace(term=part, is_extra=True)
-        parts.append(token)
+                yield part, start, end, position, True
+        parts.append((term, start, end, position, False))
         position += 1
     yield from _compound(parts)
 
@@ -302,45 +296,23 @@ def _tokens(folded: str) -> Iterator[_Token]:
 def _compound(parts: list[_Token]) -> Iterator[_Token]:
     if len(parts) > 1:
         # It has the position of the last part, so that the next word follows it.
-        term = COMPOUND + "".join(part.term for part in parts)[:MAX_TERM]
-        yield _Token(term, parts[0].start, parts[-1].end, parts[-1].position, True)
+        (_, start, *_), (*_, end, position, _) = parts[0], parts[-1]
+        yield COMPOUND + "".join(term for term, *_ in parts)[:MAX_TERM], start, end, position, True
 
 
 def _syllable_tokens(run: str, offset: int, position: int) -> Iterator[_Token]:
     starts = [syllable.start() for syllable in _SYLLABLE.finditer(run)]
     if len(starts) == 1:
-        yield _Token(run, offset, offset + len(run), position, False)
+        yield run, offset, offset + len(run), position, False
         return
     for index, (start, end, last) in enumerate(
         zip(starts, [*starts[1:], len(run)], [*starts[2:], len(run), 0], strict=True)
     ):
         if end - start > 1 or _CJK_SYLLABLE.match(run[start]):
             # It has the position of the pair that ends with it, so that the next word follows the last one.
-            yield _Token(run[start:end], offset + start, offset + end, position + max(index - 1, 0), True)
+            yield run[start:end], offset + start, offset + end, position + max(index - 1, 0), True
         if last:
-            yield _Token(run[start:last][:MAX_TERM], offset + start, offset + last, position + index, False)
-
-
-def _units(words: Iterable[Word], spans: Iterator[tuple[int, int]]) -> Iterator[QueryUnit]:
-    """Yield the units of words, given where quoted spans start and end."""
-    phrase: list[Word] = []
-    opening, closing = next(spans, (-1, -1))
-    for word in words:
-        while opening >= 0 and word.start > closing:
-            yield from _phrase_units(phrase)
-            phrase = []
-            opening, closing = next(spans, (-1, -1))
-        if opening >= 0 and word.start > opening:
-            phrase.append(word)
-        else:
-            yield QueryUnit((word.term,), False, word.start, word.end)
-    yield from _phrase_units(phrase)
-
-
-def _phrase_units(words: list[Word]) -> Iterator[QueryUnit]:
-    phrase = words[:MAX_PHRASE]
-    if phrase:
-        yield QueryUnit(tuple(word.term for word in phrase), len(phrase) > 1, phrase[0].start, phrase[-1].end)
+            yield run[start:last][:MAX_TERM], offset + start, offset + last, position + index, False
 
 
 _MAX_PARTS = 3

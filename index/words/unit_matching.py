@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import chain
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids
 from index.words.text_analysis import COMPOUND, WORD_PART
-from index.words.word_forms import stem_words
 from index.words.word_segment import Documents, Flags, TermTable, WordSegment, merge_segments, run_starts
 
 EXACT = 1.0
@@ -32,34 +29,15 @@ _MIN_CHARACTERS = 3  # of a word that is split
 Strengths = npt.NDArray[np.float32]
 
 
-class Form(NamedTuple):
-    """A term that matches a word of a query and how well, and its stem in each language."""
-
-    term: str
-    stems: Mapping[str, str]
-    strength: float = EXACT
-
-
+Form = tuple[str, float]  # a term that matches a word of a query, and how well
 # Spellings of a unit, that of the query first, and the word that texts may spell as several. A spelling has words, and
 # each word has forms.
-UnitForms = tuple[list[list[list[Form]]], Form | None]
+UnitForms = tuple[list[list[list[Form]]], str | None]
 
-
-class Variant(NamedTuple):
-    """A term in a segment that matches a word, and how well."""
-
-    term: int
-    strength: float
-
-
+Variant = tuple[int, float]  # a term in a segment that matches a word, and how well
 Spelling = list[list[Variant]]  # for each word of a phrase, or for one word, the terms that match it
-
-
-class Occurrences(NamedTuple):
-    """The documents that contain a unit, ascending, and the best variant's strength in each."""
-
-    documents: Documents
-    strengths: Strengths
+# The documents that contain a unit, ascending, and the best variant's strength in each.
+Occurrences = tuple[Documents, Strengths]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +49,7 @@ class LiveSegment:
     documents: int  # how many are alive
     stop_counts: npt.NDArray[np.int64]  # documents alive with each word of ALL_STOP_WORDS
     _counts: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _variants: dict[tuple[object, ...], list[Variant]] = field(default_factory=dict)
+    _variants: dict[tuple[object, ...], dict[int, float]] = field(default_factory=dict)
     _splits: dict[tuple[str, ...], list[Spelling]] = field(default_factory=dict)
 
     @classmethod
@@ -93,70 +71,56 @@ class LiveSegment:
     def _all_alive(self) -> bool:
         return self.documents == len(self.segment)
 
-    def spellings(self, forms: UnitForms) -> list[Spelling]:
-        """Find the spellings of a unit; those of a phrase may be here in part."""
-        spellings, word = forms
-        matches = [[self.variants_of(word) for word in spelling] for spelling in spellings]
-        return matches if word is None else matches + self.splits(word)
+    def variants(self, forms: Sequence[Form], languages: tuple[str, ...]) -> list[Variant]:
+        """Find the distinct terms that match any form of a word; in a document with several, the last one counts.
 
-    def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
-        """Find the distinct terms that match any form; in a document with several, the last one counts."""
-        if len(forms) == 1:
-            return self.variants(forms[0])
-        variants: dict[int, Variant] = {}
+        A form matches the terms with its stem in one of the languages, its compound, and last the term itself.
+        """
+        variants: dict[int, float] = {}
         for form in forms:
-            for variant in self.variants(form):
-                variants.pop(variant.term, None)
-                variants[variant.term] = variant
-        return list(variants.values())
+            matches = self._variants.get((*form, *languages))
+            if matches is None:
+                term, strength = form
+                stems = [index for each in languages for index in self.segment.same_stem(each, term)]
+                matches = dict.fromkeys(
+                    [*stems, self.segment.terms.find((COMPOUND + term).encode())], OTHER_FORM
+                )
+                exact = self.segment.terms.find(term.encode())
+                matches.pop(exact, None)
+                matches[exact] = strength
+                matches.pop(-1, None)
+                if len(self._variants) < _CACHED_WORDS:
+                    self._variants[(*form, *languages)] = matches
+            for index, strength in matches.items():
+                variants.pop(index, None)
+                variants[index] = strength
+        return list(variants.items())
 
-    def variants(self, form: Form) -> list[Variant]:
-        """Find the terms that match a form: the same stems, the compound, and last the term itself."""
-        key = (form.term, form.strength, *form.stems)
-        cached = self._variants.get(key)
-        if cached is not None:
-            return cached
-        compound, exact = map(self.segment.terms.find, ((COMPOUND + form.term).encode(), form.term.encode()))
-        stems = (self.segment.same_stem(language, stem) for language, stem in form.stems.items())
-        strengths = dict.fromkeys([*chain(*stems), compound], OTHER_FORM)
-        strengths.pop(exact, None)
-        strengths[exact] = form.strength
-        variants = [Variant(term, strength) for term, strength in strengths.items() if term >= 0]
-        if len(self._variants) < _CACHED_WORDS:
-            self._variants[key] = variants
-        return variants
-
-    def splits(self, form: Form) -> list[Spelling]:
+    def splits(self, word: str, languages: tuple[str, ...]) -> list[Spelling]:
         """Find the phrases in live documents that spell a word as several."""
-        key = (form.term, *form.stems)
-        phrases = self._splits.get(key)
+        if not (word.isascii() and word.isalpha()):
+            languages = ()
+        phrases = self._splits.get((word, *languages))
         if phrases is None:
             phrases = []
-            for first, rest in _split_word(form.term, self.segment.terms):
-                last = Form(rest, stems_of(rest, tuple(form.stems)))
-                for others in ([self.variants(last)], *self.splits(last)):
-                    phrase = [self.variants(Form(first, {})), *others]
-                    if all(phrase) and len(self.find_phrase(phrase).documents):
+            for first, rest in _split_word(word, self.segment.terms):
+                last = self.variants([(rest, EXACT)], languages)
+                for others in ([last], *self.splits(rest, languages)):
+                    phrase = [self.variants([(first, EXACT)], ()), *others]
+                    if all(phrase) and len(self.find_phrase(phrase)[0]):
                         phrases.append(phrase)
             if len(self._splits) < _CACHED_WORDS:
-                self._splits[key] = phrases
+                self._splits[(word, *languages)] = phrases
         return phrases
-
-    def is_frequent(self, variants: list[Variant]) -> bool:
-        """Check whether a word may be in so many documents that listing them is expensive."""
-        return self._bound(variants) > max(_FREQUENT, len(self.segment) // _SEARCHED_SHARE)
-
-    def _bound(self, variants: list[Variant]) -> int:
-        return sum(int(self.segment.counts[term]) for term, _ in variants)
 
     def count(self, variants: list[Variant]) -> int:
         """Count the live documents that contain a word."""
         if len(variants) == 1 and self._all_alive:
-            return int(self.segment.counts[variants[0].term])
+            return int(self.segment.counts[variants[0][0]])
         key = tuple(term for term, _ in variants)
         count = self._counts.get(key)
         if count is None:
-            count = len(self.find(variants).documents)
+            count = len(self.find(variants)[0])
             if len(self._counts) < _CACHED_WORDS:
                 self._counts[key] = count
         return count
@@ -164,45 +128,47 @@ class LiveSegment:
     def find(self, variants: list[Variant]) -> Occurrences:
         """Find the live documents that contain a word."""
         if not variants:
-            return Occurrences(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32)
         if len(variants) == 1:
             term, strength = variants[0]
             documents = self.segment.documents[self.segment.entries(term)]
             if len(documents) != self.segment.counts[term]:
-                documents = distinct(documents)
+                documents = documents[run_starts(documents)]
             if not self._all_alive:
                 documents = documents[self.alive[documents]]
-            return Occurrences(documents, np.full(len(documents), strength, dtype=np.float32))
+            return documents, np.full(len(documents), strength, dtype=np.float32)
         documents = self.union([self.segment.documents[self.segment.entries(term)] for term, _ in variants])
         documents = documents if self._all_alive else documents[self.alive[documents]]
-        return Occurrences(documents, self.strengths_in(variants, documents))
+        return documents, self.strengths_in(variants, documents)
 
     def union(self, lists: list[Documents]) -> Documents:
         """Merge ascending lists into the distinct documents, ascending."""
-        if sum(map(len, lists)) * _FLAGGED_SHARE < len(self.segment):
-            return distinct(np.sort(np.concatenate(lists)))
-        flags = np.zeros(len(self.segment), dtype=np.bool_)
+        if sum(map(len, lists)) * _FLAGGED_SHARE < len(self.alive):
+            merged = np.sort(np.concatenate(lists))
+            return merged[run_starts(merged)]
+        flags = np.zeros(len(self.alive), dtype=np.bool_)
         for documents in lists:
             flags[documents] = True
         return np.flatnonzero(flags).astype(np.int32)
 
     def spread(self, unit: Occurrences, documents: Documents) -> Strengths:
         """Look up a unit's strength in each of some distinct documents, 0 where it is absent."""
-        if unit.documents is documents:
-            return unit.strengths
+        listed, strengths_of_unit = unit
+        if listed is documents:
+            return strengths_of_unit
         strengths = np.zeros(len(documents), dtype=np.float32)
-        if not len(unit.documents) or not len(documents):
+        if not len(listed) or not len(documents):
             return strengths
-        if (len(unit.documents) + len(documents)) * _SPREAD_SHARE > len(self.segment):
-            dense = np.zeros(len(self.segment), dtype=np.float32)
-            dense[unit.documents] = unit.strengths
+        if (len(listed) + len(documents)) * _SPREAD_SHARE > len(self.alive):
+            dense = np.zeros(len(self.alive), dtype=np.float32)
+            dense[listed] = strengths_of_unit
             return dense[documents]
-        if len(unit.documents) < len(documents):
-            indices, hits = _search(documents, unit.documents)
-            strengths[indices[hits]] = unit.strengths[hits]
+        if len(listed) < len(documents):
+            indices, hits = _search(documents, listed)
+            strengths[indices[hits]] = strengths_of_unit[hits]
         else:
-            indices, hits = _search(unit.documents, documents)
-            strengths[hits] = unit.strengths[indices[hits]]
+            indices, hits = _search(listed, documents)
+            strengths[hits] = strengths_of_unit[indices[hits]]
         return strengths
 
     def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
@@ -210,7 +176,7 @@ class LiveSegment:
         strengths = np.zeros(len(documents), dtype=np.float32)
         for term, strength in variants if len(documents) else []:
             listed = self.segment.documents[self.segment.entries(term)]
-            if len(listed) < len(documents) and len(listed) * _SPREAD_SHARE < len(self.segment):
+            if len(listed) < len(documents) and len(listed) * _SPREAD_SHARE < len(self.alive):
                 indices, hits = _search(documents, listed)
                 strengths[indices[hits]] = strength
             else:
@@ -221,7 +187,7 @@ class LiveSegment:
         """Check whether each document, which may repeat, is in a list."""
         if len(documents) * _SEARCHED_SHARE < len(listed):
             return _search(listed, documents)[1]
-        flags = np.zeros(len(self.segment), dtype=np.bool_)
+        flags = np.zeros(len(self.alive), dtype=np.bool_)
         flags[listed] = True
         return flags[documents]
 
@@ -230,21 +196,25 @@ class LiveSegment:
         first, *others = [
             self.find(each[0]) if len(each) == 1 else self.find_phrase(each) for each in spellings
         ]
-        documents = self.union([first.documents, *(other.documents for other in others)])
+        if not others:
+            return first
+        documents = self.union([first[0], *(other[0] for other in others)])
         strengths = [np.minimum(self.spread(other, documents), np.float32(OTHER_FORM)) for other in others]
-        return Occurrences(documents, np.maximum.reduce([self.spread(first, documents), *strengths]))
+        return documents, np.maximum.reduce([self.spread(first, documents), *strengths])
 
     def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
         """Find the live documents that contain words side by side.
 
         A phrase is as strong as its weakest word, at its best position.
         """
-        order = sorted(range(len(words)), key=lambda offset: self._bound(words[offset]))
+        listed = [sum(int(self.segment.counts[term]) for term, _ in variants) for variants in words]
+        order = sorted(range(len(words)), key=listed.__getitem__)
         starts, strengths = self._phrase_starts(words[order[0]], order[0], None)
         for offset in order[1:]:
             if not len(starts):
                 break
-            documents = distinct((starts >> _POSITION_BITS).astype(np.int32))
+            documents = (starts >> _POSITION_BITS).astype(np.int32)
+            documents = documents[run_starts(documents)]
             others, levels = self._phrase_starts(words[offset], offset, documents)
             if not len(others):
                 starts = others
@@ -255,11 +225,11 @@ class LiveSegment:
             strengths = np.minimum(strengths[matches], levels[indices[matches]])
         documents = (starts >> _POSITION_BITS).astype(np.int32)
         if not len(documents):
-            return Occurrences(documents, np.empty(0, dtype=np.float32))
+            return documents, np.empty(0, dtype=np.float32)
         (first,) = run_starts(documents).nonzero()
         best = np.maximum.reduceat(strengths, first)
         alive = self.alive[documents[first]]
-        return Occurrences(documents[first][alive], best[alive])
+        return documents[first][alive], best[alive]
 
     def _phrase_starts(
         self, variants: list[Variant], offset: int, within: Documents | None
@@ -286,14 +256,6 @@ class LiveSegment:
         return joined, levels
 
 
-@lru_cache(maxsize=_CACHED_WORDS)  # a search asks twice
-def stems_of(word: str, languages: tuple[str, ...]) -> Mapping[str, str]:
-    """Stem a word in each language; only words of ASCII letters have stems."""
-    if not (word.isascii() and word.isalpha()):
-        return {}
-    return {language: stem_words(language, [word])[0] for language in languages}
-
-
 def _split_word(word: str, terms: TermTable) -> list[tuple[str, str]]:
     """Split a word in two where the first part is in a table, and the second may be, or may consist of parts."""
     if len(word) < _MIN_CHARACTERS or word.isdigit() or not WORD_PART.match(word):
@@ -311,13 +273,6 @@ def _split_word(word: str, terms: TermTable) -> list[tuple[str, str]]:
     ]
 
 
-def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Drop repetitions from an ascending list."""
-    if len(ascending) < 2:
-        return ascending
-    return ascending[run_starts(ascending)]
-
-
 def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:
     """Find the rows of documents in a non-empty list, and whether each is there."""
     indices = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
@@ -328,22 +283,33 @@ class SegmentSearch:
     """Searches a segment for units, and reads each list of documents only once.
 
     Args:
-        units: The spellings of each unit, that of the query first.
+        units: Forms of each unit.
+        languages: Languages whose stems are used.
+
+    Attributes:
+        spellings: The spellings of each unit, that of the query first; those of a phrase may be here in part.
     """
 
-    def __init__(self, live: LiveSegment, units: Sequence[Sequence[Spelling]]) -> None:
+    def __init__(self, live: LiveSegment, units: Sequence[UnitForms], languages: tuple[str, ...]) -> None:
         self._live = live
-        self._units = [spellings[0] for spellings in units]
-        self._occurrences: dict[int, Occurrences] = {
-            number: live.find_any(spellings) for number, spellings in enumerate(units) if len(spellings) > 1
-        }
+        self.spellings: list[list[Spelling]] = [
+            [
+                *([live.variants(forms, languages) for forms in words] for words in spellings),
+                *(live.splits(word, languages) if word is not None else ()),
+            ]
+            for spellings, word in units
+        ]
+        self._occurrences: dict[int, Occurrences] = {}
 
     def count(self, unit: int) -> int:
         """Count the documents that contain a unit."""
-        words = self._units[unit]
-        if len(words) == 1 and unit not in self._occurrences and self._live.is_frequent(words[0]):
-            return self._live.count(words[0])
-        return len(self._find(unit).documents)
+        words, *others = self.spellings[unit]
+        if len(words) == 1 and not others:
+            # A word may be in so many documents that listing them is expensive.
+            listed = sum(int(self._live.segment.counts[term]) for term, _ in words[0])
+            if listed > max(_FREQUENT, len(self._live.alive) // _SEARCHED_SHARE):
+                return self._live.count(words[0])
+        return len(self._find(unit)[0])
 
     def select(self, units: Sequence[int]) -> tuple[Documents, Strengths]:
         """Find the documents with at least one of the units, and the strength of every unit in them.
@@ -351,36 +317,36 @@ class SegmentSearch:
         Returns:
             The documents, ascending, and ``float32 [documents, units]``.
         """
-        lists = [self._find(unit).documents for unit in units]
+        lists = [self._find(unit)[0] for unit in units]
         documents = lists[0] if len(lists) == 1 else self._live.union(lists)
-        strengths = np.zeros((len(documents), len(self._units)), dtype=np.float32)
-        for unit in range(len(self._units)):
+        strengths = np.zeros((len(documents), len(self.spellings)), dtype=np.float32)
+        for unit in range(len(self.spellings)):
             strengths[:, unit] = self._strengths_in(unit, documents)
         return documents, strengths
 
     def videos(self) -> Ids:
         """Find the videos whose documents together contain all units."""
-        order = sorted(range(len(self._units)), key=self.count)
+        order = sorted(range(len(self.spellings)), key=self.count)
         segment = self._live.segment
-        numbers = distinct(segment.owners[self._find(order[0]).documents])
+        numbers = segment.owners[self._find(order[0])[0]]
+        numbers = numbers[run_starts(numbers)]
         for unit in order[1:]:
             # A video's documents are either all alive or none is.
             documents = segment.documents_of(numbers)
-            numbers = distinct(segment.owners[documents[self._strengths_in(unit, documents) > 0]])
+            numbers = segment.owners[documents[self._strengths_in(unit, documents) > 0]]
+            numbers = numbers[run_starts(numbers)]
         return segment.videos.ids[numbers]
 
     def _find(self, unit: int) -> Occurrences:
         occurrences = self._occurrences.get(unit)
         if occurrences is None:
-            words = self._units[unit]
-            occurrences = self._live.find(words[0]) if len(words) == 1 else self._live.find_phrase(words)
-            self._occurrences[unit] = occurrences
+            occurrences = self._occurrences[unit] = self._live.find_any(self.spellings[unit])
         return occurrences
 
     def _strengths_in(self, unit: int, documents: Documents) -> Strengths:
         """Look up a unit's strength in each of these documents, which are alive, ascending."""
-        words = self._units[unit]
-        if len(words) == 1 and unit not in self._occurrences:
+        words, *others = self.spellings[unit]
+        if len(words) == 1 and not others and unit not in self._occurrences:
             return self._live.strengths_in(words[0], documents)
         return self._live.spread(self._find(unit), documents)
 

@@ -45,6 +45,7 @@ import numpy.typing as npt
 
 from index.arrays import Ids
 from index.words.word_index import TextKind, WordMatches
+from index.words.word_segment import run_starts
 
 Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
@@ -141,9 +142,8 @@ class WordEvidence:
         """
         included = self.including(videos, domains, unmatched)
         log_odds = included.log_odds.copy()
-        log_odds[np.searchsorted(included.videos, videos)] -= (_NEGATIVE * _saturated(votes)).astype(
-            np.float32
-        )
+        against = _NEGATIVE * (1 - 0.5 ** votes.astype(np.float64))
+        log_odds[np.searchsorted(included.videos, videos)] -= against.astype(np.float32)
         return replace(included, log_odds=log_odds)
 
     def with_all_terms(self, videos: Ids, domains: Ints, unmatched: npt.NDArray[np.floating]) -> WordEvidence:
@@ -199,35 +199,51 @@ def word_evidence(
         is_partial: Whether some texts with a unit are left out because it is too common, ``[U]``.
         caption_frequencies: Number of captions in the library with each unit, ``[U]``.
     """
-    is_captioned_domain = statistics.captioned > 0
-    uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
+    # The evidence of each text.
     is_caption = matches.kinds == TextKind.CAPTION
     votes, unit_count = matches.votes, matches.strengths.shape[1]
     rows, units = matches.strengths.nonzero()  # of few units, most texts contain one
     strengths = matches.strengths[rows, units].astype(np.float64)
     is_used = np.bincount(units, minlength=unit_count) > 0
     weights, base = _unit_weights(caption_frequencies, is_used, statistics)
-    positive = np.where(votes > 0, _NOT_A_CAPTION * _saturated(votes), 1.0)
+    # A half of the highest evidence for one vote, three quarters for two, and so on.
+    positive = np.where(votes > 0, _NOT_A_CAPTION * (1 - 0.5 ** votes.astype(np.float64)), 1.0)
     sources = np.where(is_caption | (votes > 0), positive, _NOT_A_CAPTION)
     shared = np.bincount(rows, strengths * weights[domains[rows], units], len(domains))
     brevity = 1 / (1 + _LONGER * np.maximum(0.0, matches.lengths / max(1, int(is_used.sum())) - 1))
     evidence: Floats = sources * brevity * shared
-    # One column more, for how close a text that matches all terms is.
+
+    # How well each text contains the units. One column more, for how close a text that matches all terms is.
     contained = np.zeros((len(domains), unit_count + 1))
     contained[rows, units] = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[rows]
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     enough = _ALL_TERMS_SHARE * max(float(idf.sum()), 1e-6)
     is_whole = (contained[:, :-1] > 0) @ idf >= enough
     contained[:, -1] = _CLOSEST * is_whole * sources * brevity
+
+    # The best of each video's texts.
     videos, first, gained, contained = _best_per_video(matches.videos, evidence, contained)
     closest, forms = contained[:, -1], contained[:, :-1]
     has_all_terms = (forms > 0) @ idf >= enough
     likeness = np.where(forms > 0, forms, 1.0).min(axis=1, initial=1.0)
     owner, is_captioned = domains[first], is_captioned[first]
     may_have_all_terms = not len(videos) or bool((forms[:, ~is_partial] > 0).all(axis=1).any())
-    unknown = _mean_evidence(gained[is_captioned], owner[is_captioned], base, statistics)
     log_odds = base[owner] + gained
+
+    # The evidence for any video of each domain is the mean over its captioned videos.
+    owners = owner[is_captioned]
+    counts = np.bincount(owners, minlength=len(base))
+    captioned = np.maximum(statistics.captioned, counts)
+    others = np.maximum(1.0, statistics.uncaptioned)
+    odds = np.exp(np.minimum(log_odds[is_captioned], 600.0))  # of a very long text
+    likelihoods = np.bincount(owners, odds, len(base)) + (captioned - counts) * np.exp(base)
+    means = np.log((others + likelihoods) / (others + captioned))
+    overall = np.log((others.sum() + likelihoods.sum()) / (others + captioned).sum())
+    unknown = np.where(captioned > 0, means, overall)
+
     # A name or a value does not speak against a video without captions.
+    is_captioned_domain = statistics.captioned > 0
+    uncaptioned = _UNCAPTIONED if is_captioned_domain.any() else 0.0
     of_any = uncaptioned + np.maximum(log_odds, unknown[owner])
     log_odds = np.where(is_captioned, log_odds, of_any)
     log_odds += has_all_terms * (_ALL_TERMS * likeness + closest)
@@ -241,29 +257,6 @@ def word_evidence(
         unknown=of_unknown.astype(np.float32),
         may_have_all_terms=may_have_all_terms,
     )
-
-
-def _saturated(votes: Ints) -> Floats:
-    """Compute what share of the highest evidence votes have: a half for one, three quarters for two, and so on."""
-    return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
-
-
-def _mean_evidence(gained: Floats, owners: Ints, base: Floats, statistics: CaptionStatistics) -> Floats:
-    """Compute the evidence for any video of each domain, ``[T]``: the mean over its captioned videos; see the module.
-
-    Args:
-        gained: Evidence for the captioned videos with a matched text, without ``base``, ``[V]``.
-        owners: Index of each one's domain, ``[V]``.
-        base: Evidence for a captioned video without a matched text, by domain, ``[T]``.
-    """
-    counts = np.bincount(owners, minlength=len(base))
-    captioned = np.maximum(statistics.captioned, counts)
-    others = np.maximum(1.0, statistics.uncaptioned)
-    log_odds = np.minimum(base[owners] + gained, 600.0)  # of a very long text
-    likelihoods = np.bincount(owners, np.exp(log_odds), len(base)) + (captioned - counts) * np.exp(base)
-    means = np.log((others + likelihoods) / (others + captioned))
-    overall = np.log((others.sum() + likelihoods.sum()) / (others + captioned).sum())
-    return np.asarray(np.where(captioned > 0, means, overall))
 
 
 def inverse_document_frequency(
@@ -287,8 +280,7 @@ def _best_per_video(videos: Ids, evidence: Floats, contained: Floats) -> tuple[I
     """
     order = np.argsort(videos, kind="stable")
     videos = videos[order]
-    is_first = np.ones(len(videos), np.bool_)
-    np.not_equal(videos[1:], videos[:-1], out=is_first[1:])
+    is_first = run_starts(videos)
     distinct, first, others = videos[is_first], order[is_first], order[~is_first]
     best, forms = evidence[first], contained[first]
     if len(others):
@@ -309,19 +301,14 @@ def _unit_weights(
         is_used: Whether a text has each unit, ``[U]``.
     """
     captions = max(statistics.captions, int(frequencies.max(initial=1)))
-    shares = _share(frequencies, captions)
-    others = _share(np.maximum(frequencies - 1, 0), captions - 1)
+    shares = (frequencies + _PRIOR_SHARE) / (captions + 1)
+    others = (np.maximum(frequencies - 1, 0) + _PRIOR_SHARE) / captions
     length = max(1, int(is_used.sum()))
     certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
     present = np.log1p(certainty * (1 - others) ** 2 / others)
     absent = np.log1p(-certainty * (1 - shares))
     base = np.where(statistics.captioned > 0, absent[:, is_used].sum(axis=1), 0.0)
     return present - absent, base
-
-
-def _share(counts: Ints, captions: int) -> Floats:
-    """Estimate the share of captions that have a unit from how many have it."""
-    return np.asarray((counts + _PRIOR_SHARE) / (captions + 1))
 
 
 def required_units(frequencies: Ints, passages: int) -> list[int]:

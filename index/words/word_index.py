@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -17,14 +17,11 @@ from index.words.text_analysis import COMPOUND, QueryUnit, split_words
 from index.words.unit_matching import (
     EXACT,
     OTHER_FORM,
-    Form,
     LiveSegment,
     SegmentSearch,
     UnitForms,
-    Variant,
     merge_small,
     remove_videos,
-    stems_of,
 )
 from index.words.word_forms import ALL_STOP_WORDS, is_correctable, present_languages, spelling_neighbors
 from index.words.word_segment import ROW, Document, TextKind, build_segment
@@ -151,9 +148,18 @@ class WordIndex:
         frequencies = np.array(
             [sum(search.count(unit) for search in searches) for unit in range(len(units))], dtype=np.int64
         )
-        selecting = (
-            self._selecting_units(frequencies) if select is None else select(frequencies, self.documents)
-        )
+        if select is not None:
+            selecting = select(frequencies, self.documents)
+        else:
+            # Those whose documents the matches contain completely, rarest first.
+            order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
+            limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
+            sums = np.cumsum(frequencies[order])
+            selecting = [
+                unit
+                for unit, together in zip(order, sums, strict=True)
+                if frequencies[unit] <= limit and together <= SELECTED_DOCUMENTS
+            ] or order[:1]
         rows, strengths = [np.empty(0, dtype=ROW)], [np.empty((0, len(units)), dtype=np.float32)]
         if selecting:
             parts = [search.select(selecting) for search in searches]
@@ -212,9 +218,12 @@ class WordIndex:
         """Find the spellings of a unit: for each of a spelling's adjacent words, the terms that match it."""
         dropped = {COMPOUND + term for term in unit.joined}  # texts with these have the parts
         return {
-            tuple(frozenset(live.segment.terms.term(term) for term, _ in words) - dropped for words in each)
-            for live in self._segments
-            for each in live.spellings(self._forms(unit, self._stored_terms(unit.joined)))
+            tuple(
+                frozenset(live.segment.terms.bytes_of(term).decode() for term, _ in words) - dropped
+                for words in spelling
+            )
+            for live, search in zip(self._segments, self._searches([unit]), strict=True)
+            for spelling in search.spellings[0]
         }
 
     def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
@@ -270,46 +279,40 @@ class WordIndex:
         return present_languages(counts.tolist(), self.documents)
 
     def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
-        stored = self._stored_terms(dict.fromkeys(term for unit in units for term in unit.joined))
-        forms = [self._forms(unit, stored) for unit in units]
-        return [SegmentSearch(live, list(map(live.spellings, forms))) for live in self._segments]
-
-    def _stored_terms(self, terms: Iterable[str]) -> set[str]:
-        """Keep the terms that texts may have, as they are or as compounds, also in the singular or plural."""
+        """Create a search of each segment for the forms of each word of units."""
+        # The joined terms that texts may have, as they are or as compounds, also in the singular or plural.
         names = [
             (term, (mark + form).encode())
-            for term in terms
+            for term in dict.fromkeys(term for unit in units for term in unit.joined)
             for form in (term, term.removesuffix("s"), f"{term}s")
             for mark in ("", COMPOUND)
         ]
         encoded = [name for _, name in names]
         checks = [live.segment.terms.may_contain(encoded) for live in self._segments if names]
-        return {term for (term, _), *has in zip(names, *checks, strict=True) if any(has)}
+        stored = {term for (term, _), *has in zip(names, *checks, strict=True) if any(has)}
 
-    def _forms(self, unit: QueryUnit, stored: Container[str]) -> UnitForms:
-        """List the forms of each word of a unit; in a text with several, the last one counts.
-
-        Args:
-            stored: Terms among ``unit.joined`` that texts may have.
-        """
-
-        def form(term: str, strength: float = EXACT) -> Form:
-            return Form(term, stems_of(term, self._languages), strength)
-
-        compounds = [Form(term, {}) for term in unit.joined if term.startswith(COMPOUND)]
-        joined = [
-            form(term.removeprefix(COMPOUND), OTHER_FORM)
-            for term in unit.joined
-            if term in stored or term.startswith(COMPOUND)
-        ]
-        if unit.is_phrase:
-            return [[[form(word)] for word in unit.terms], *([[other]] for other in joined)], None
-        word = form(unit.terms[0], OTHER_FORM if compounds else EXACT)
-        if "german" in self._languages and (umlauts := re.sub("([aou])e", r"\1", word.term)) != word.term:
-            joined.append(form(umlauts, OTHER_FORM))  # "Muenchen" finds "München"
-        # A text with a compound has its parts, too: it counts more if the query has the compound, and less if not.
-        others = [Form(COMPOUND + other.term, {}, OTHER_FORM) for other in joined]
-        return [[[*joined, word, *others, *compounds]]], None if compounds else word
+        # In a text with several forms of a word, the last one counts.
+        forms: list[UnitForms] = []
+        for unit in units:
+            compounds = [(term, EXACT) for term in unit.joined if term.startswith(COMPOUND)]
+            joined = [
+                (term.removeprefix(COMPOUND), OTHER_FORM)
+                for term in unit.joined
+                if term in stored or term.startswith(COMPOUND)
+            ]
+            if unit.is_phrase:
+                forms.append(
+                    ([[[(word, EXACT)] for word in unit.terms], *([[term]] for term in joined)], None)
+                )
+                continue
+            (word,) = unit.terms
+            if "german" in self._languages and (umlauts := re.sub("([aou])e", r"\1", word)) != word:
+                joined.append((umlauts, OTHER_FORM))  # "Muenchen" finds "München"
+            # A text with a compound has its parts, too: it counts more if the query has the compound, and less if not.
+            others = [(COMPOUND + term, OTHER_FORM) for term, _ in joined]
+            typed = (word, OTHER_FORM if compounds else EXACT)
+            forms.append(([[[*joined, typed, *others, *compounds]]], None if compounds else word))
+        return [SegmentSearch(live, forms, self._languages) for live in self._segments]
 
     def contains(self, term: str) -> bool:
         """Check whether a text has a folded word, or another form of it."""
@@ -320,17 +323,5 @@ class WordIndex:
         total = 0
         for live in self._segments:
             indices = map(live.segment.terms.find, (term, COMPOUND.encode() + term))
-            total += live.count([Variant(index, EXACT) for index in indices if index >= 0])
+            total += live.count([(index, EXACT) for index in indices if index >= 0])
         return total
-
-    def _selecting_units(self, frequencies: npt.NDArray[np.int64]) -> list[int]:
-        """Choose the units whose documents the matches contain completely, rarest first."""
-        order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
-        limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
-        sums = np.cumsum(frequencies[order])
-        selecting = [
-            unit
-            for unit, together in zip(order, sums, strict=True)
-            if frequencies[unit] <= limit and together <= SELECTED_DOCUMENTS
-        ]
-        return selecting or order[:1]

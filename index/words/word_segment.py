@@ -86,10 +86,6 @@ class TermTable:
         """Look up a term in UTF-8."""
         return self.content[self.offsets[index] : self.offsets[index + 1]]
 
-    def term(self, index: int) -> str:
-        """Look up a term."""
-        return self.bytes_of(index).decode()
-
     def all_bytes(self) -> list[bytes]:
         """List all terms in UTF-8, in order."""
         return [self.content[start:end] for start, end in pairwise(self.offsets.tolist())]
@@ -241,13 +237,17 @@ class WordSegment:
             order = self._stems[language] = _stem_order(hashes)
         return order
 
-    def same_stem(self, language: str, stem: str) -> list[int]:
-        """Find the terms with a stem."""
+    def same_stem(self, language: str, word: str) -> list[int]:
+        """Find the terms with the stem of a word; only words of ASCII letters have stems."""
+        if not (word.isascii() and word.isalpha()):
+            return []
+        (stem,) = stem_words(language, [word])
         order = self.stem_order(language)
         key = np.uint32(_hash(stem))
         start, end = order.hashes.searchsorted(key), order.hashes.searchsorted(key, side="right")
         indices: list[int] = order.indices[start:end].tolist()
-        stems = stem_words(language, [self.terms.term(index).removeprefix(COMPOUND) for index in indices])
+        terms = (self.terms.bytes_of(index).decode().removeprefix(COMPOUND) for index in indices)
+        stems = stem_words(language, list(terms))
         return [index for index, other in zip(indices, stems, strict=True) if other == stem]
 
     def stop_counts(self, documents: Documents | None = None) -> npt.NDArray[np.int64]:
