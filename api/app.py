@@ -37,7 +37,7 @@ from service.core import tracing
 from service.core.process_setup import configure_logging
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
-from service.search.search_load import SearchRate
+from service.search.search_rate import SearchRate
 
 # Videos are compressed already, and byte ranges must keep their offsets.
 _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "multipart/byteranges")

@@ -14,7 +14,7 @@ from api.routes import RESOURCE_ROUTERS
 from service.access.audit_log import command_line_actor
 from service.access.credentials import Principal
 from service.core.settings import Settings
-from service.search.search_load import SearchRate
+from service.search.search_rate import SearchRate
 
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import structlog
@@ -35,7 +36,9 @@ from service.core.errors import (
 )
 from service.core.settings import Settings
 from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
-from service.search.search_load import AdmissionControl
+
+if TYPE_CHECKING:
+    from service.search.engine import AdmissionControl  # imports torch
 
 PREFIX = "/v1"
 MAX_FORM_FILES, MAX_FORM_FIELDS = 1, 8  # a form is kept in memory until it is complete

@@ -1,15 +1,24 @@
 """The search engine: answers text, similar-video, clip and caption queries from the current snapshot.
 
-One :class:`~service.search.snapshots.search_snapshot.SearchSnapshot` serves a query from start to end, so no response
-mixes two releases.
+It admits searches up to a limit, and runs concurrent ones in batches. One
+:class:`~service.search.snapshots.search_snapshot.SearchSnapshot` serves a query from start to end, so no response mixes
+two releases.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
-from collections.abc import Callable, Sequence
+import time
+from asyncio import AbstractEventLoop, Future, Task, get_running_loop
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from threading import Lock
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from cinestrata_schemas.search import (
     MAX_BATCH_QUERIES,
@@ -26,13 +35,12 @@ from index.scanning.exact_scan import use_one_thread_per_search
 from models.backbones.query_backbone import set_torch_threads
 from service.catalog.database import CatalogReads
 from service.core import request_limits
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, TooManyRequests
 from service.core.settings import Settings, settings
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
 from service.search.explanations import QueryReports, explain_result
 from service.search.library_words import LibraryWords
-from service.search.search_load import AdmissionControl, BatchScheduler
 from service.search.search_request import NO_FILTER, SearchRequest, parse_requests
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
@@ -45,8 +53,165 @@ from service.search.video_search import CaptionIndex, TaskNotLoaded, caption_vid
 MAX_BATCH = 32  # searches; in larger batches, each waits longer for the others
 # Batches compete for the interpreter lock, so a few large ones beat many small ones; scans release the lock.
 LANES = max(1, len(os.sched_getaffinity(0)) // 2)
+# Event loop turns between two batches of a lane: responses are written in the first, the same clients' next requests
+# are read in the second and queued in the third. A turn begins with the callbacks from the previous one.
+_TURNS_BETWEEN_BATCHES = 4
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Value = TypeVar("Value")
 Response = TypeVar("Response")
+
+
+class AdmissionControl:
+    """Admits concurrent searches up to a number; a request that comes alone always, whatever its size. Thread-safe."""
+
+    def __init__(self, max_admitted: int) -> None:
+        self._max_admitted = max_admitted
+        self._lock = Lock()
+        self._admitted = 0
+
+    @contextmanager
+    def admit(self, count: int) -> Iterator[None]:
+        """Hold a place for a request with ``count`` searches during the ``with`` block.
+
+        Raises:
+            TooManyRequests: Too many searches are waiting or running.
+        """
+        with self._lock:
+            self.check(count)
+            self._admitted += count
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._admitted -= count
+
+    def check(self, count: int = 1) -> None:
+        """Check whether a request would be admitted now; raises TooManyRequests as :meth:`admit`."""
+        if self._admitted and self._admitted + count > self._max_admitted:
+            raise TooManyRequests(
+                f"The server is busy: {self._admitted} searches are waiting or running, this request "
+                f"adds {count}, and the limit is {self._max_admitted}. Try again in a second."
+            )
+
+
+class BatchScheduler(Generic[Item, Result]):
+    """Runs a function over batches of items that arrive concurrently on one event loop, on ``lanes`` threads.
+
+    No item is delayed to fill a batch: batches grow because items queue up while others run. Waiting coroutines occupy
+    no thread.
+
+    Args:
+        run: Function that returns the result or the exception of each item in a batch, in order. If it raises, every
+            item gets the exception.
+        max_wait: Maximum wait in seconds. Items that waited longer are refused.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list[Item]], Sequence[Result | Exception]],
+        *,
+        max_batch: int,
+        lanes: int = 1,
+        max_wait: float = math.inf,
+    ) -> None:
+        self._run = run
+        self._max_batch = max_batch
+        self._max_wait = max_wait
+        # Used only in the event loop's thread, except for reading the queue length.
+        self._lanes = lanes
+        self._free_lanes = lanes
+        self._running: set[Task[None]] = set()
+        self._loop: AbstractEventLoop | None = None
+        self._queue: deque[tuple[Item, Future[Result], float]] = deque()  # with the times of refusal
+        self._threads = ThreadPoolExecutor(lanes, "search-lane")
+
+    @property
+    def queue_length(self) -> int:
+        """Number of submitted items that wait."""
+        return len(self._queue)
+
+    async def submit(self, item: Item) -> Result:
+        """Queue an item and wait for its result.
+
+        Items that arrive while a lane is free start together at the end of the current event loop turn. A lane pauses
+        for a few turns after each batch, so that the clients it answered can send their next requests: one large batch
+        costs less than two small ones. An item that is cancelled while it waits does not run.
+
+        Raises:
+            TooManyRequests: The item waited longer than ``max_wait``.
+            Exception: Whatever the function raised, or returned for the item.
+        """
+        loop = get_running_loop()
+        if loop is not self._loop:  # the previous event loop has ended, along with its lanes
+            self._loop, self._free_lanes, self._queue = loop, self._lanes, deque()
+        future: Future[Result] = loop.create_future()
+        self._queue.append((item, future, time.monotonic() + self._max_wait))
+        if len(self._queue) == 1:  # else, a lane that is busy or about to start takes the item
+            self._start_lane()
+        return await future
+
+    async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
+        """Run a function that may block on the catalog or the disk in a thread besides the lanes.
+
+        Raises TooManyRequests if no thread was free within ``max_wait``.
+        """
+        latest = time.monotonic() + self._max_wait
+
+        def call() -> Value:
+            if time.monotonic() > latest:
+                raise self._late_error()
+            return function(*args)
+
+        return await asyncio.to_thread(call)
+
+    def _late_error(self) -> TooManyRequests:
+        return TooManyRequests(
+            f"The server is busy: the search didn't start within {self._max_wait:g} seconds. Try again in a second."
+        )
+
+    def _start_lane(self) -> None:
+        """Start a free lane, if there is one, in the next event loop turn."""
+        if self._free_lanes:
+            self._free_lanes -= 1
+            lane = get_running_loop().create_task(self._run_lane())
+            self._running.add(lane)  # the event loop holds only a weak reference
+            lane.add_done_callback(self._running.discard)
+
+    async def _run_lane(self) -> None:
+        """Run batches from the head of the queue until it is empty."""
+        while self._queue:
+            batch: list[tuple[Item, Future[Result]]] = []
+            now = time.monotonic()
+            while self._queue and len(batch) < self._max_batch:
+                item, future, latest = self._queue.popleft()
+                if future.done():  # its request was cancelled
+                    continue
+                if now > latest:
+                    future.set_exception(self._late_error())
+                else:
+                    batch.append((item, future))
+            if not batch:
+                break
+            if self._queue:
+                self._start_lane()
+            outcomes: Sequence[Result | Exception]
+            try:
+                items = [item for item, _ in batch]
+                outcomes = await get_running_loop().run_in_executor(self._threads, self._run, items)
+            except Exception as error:  # raised to every caller of the batch
+                outcomes = [error] * len(batch)
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():  # its request was cancelled
+                    continue
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+            for _ in range(_TURNS_BETWEEN_BATCHES):
+                await asyncio.sleep(0)
+        self._free_lanes += 1
 
 
 class SearchEngine:

@@ -18,7 +18,7 @@ from api.request_middleware import SECURITY_HEADERS, LoadSheddingMiddleware
 from api.request_threads import run_health_check, run_long, run_search
 from service.core import request_limits
 from service.library import prometheus_metrics
-from service.search.search_load import AdmissionControl
+from service.search.engine import AdmissionControl
 from tests.api.conftest import BASE_URL
 
 WAITING = 64  # requests; while so many wait, others are refused

@@ -20,7 +20,7 @@ from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import deletion, prometheus_metrics
 from service.operations import list_jobs, operations_status, run_job, send_due_jobs, start_job
-from service.search.search_load import SearchRate
+from service.search.search_rate import SearchRate
 from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
 from tests.service.search.caption_library import Library

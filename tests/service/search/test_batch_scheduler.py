@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from service.core.errors import TooManyRequests
-from service.search import search_load
-from service.search.search_load import AdmissionControl, BatchScheduler
+from service.search import engine
+from service.search.engine import AdmissionControl, BatchScheduler
 
 
 class _Halving:
@@ -145,7 +145,7 @@ class _Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(search_load, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 def test_item_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
