@@ -3,6 +3,7 @@
 from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
+SMALL_NAMES = ("small", "lite2")  # backbones of one implementation, with weights from packages
 OPEN_CLIP_PREFIX = "open_clip:"  # of the names of open_clip backbones
 TRANSFORMERS_PREFIX = "transformers:"  # of the names of transformers backbones
 

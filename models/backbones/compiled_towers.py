@@ -7,7 +7,7 @@ BERT: texts of equal length form a batch, so attention needs no mask. Layers mul
 bits: a short text reads each weight for a few products only, so reading float32 weights would take most of the time.
 Vectors have a cosine of about 0.999 with those of float32, and differ slightly between processors.
 
-EfficientNet-Lite0: strides, padding and activations follow Tan and Le, EfficientNet, ICML 2019, and the authors' Lite
+EfficientNet-Lite: strides, padding and activations follow Tan and Le, EfficientNet, ICML 2019, and the authors' Lite
 variant, which replaces SiLU by ReLU6 and has no squeeze-and-excitation.
 """
 
@@ -229,18 +229,18 @@ _MEAN, _STD = 127, 128  # for normalization, in the 0..255 scale of the frames
 
 
 class EfficientNetEngine:
-    """The convolutions of EfficientNet-Lite0. Frames pass one by one: more activations would not fit the caches.
+    """The convolutions of an EfficientNet-Lite. Frames pass one by one: more activations would not fit the caches.
 
     Args:
         weights: Folded weights, see :mod:`models.backbones.small.small_backbone`.
-        size: Side of the square frames, pixels; a multiple of 32.
+        size: Side of the square frames, pixels.
     """
 
     def __init__(self, weights: Mapping[str, Array], size: int) -> None:
         self._graph = _feature_maps(weights, size)
 
     def __call__(self, frames: npt.NDArray[np.uint8], threads: int = 1) -> Array:
-        """Compute feature maps ``[n, 1280, size / 32, size / 32]`` of frames ``uint8 [n, size, size, 3]``."""
+        """Compute feature maps ``[n, 1280, ⌈size / 32⌉, ⌈size / 32⌉]`` of frames ``uint8 [n, size, size, 3]``."""
         return np.concatenate(map_in_threads(self._graph, np.split(frames, len(frames)), threads))
 
 
@@ -250,16 +250,13 @@ def _feature_maps(weights: Mapping[str, Array], size: int) -> CompiledGraph:
 
     def convolve(values: str, layer: str, stride: int = 1, *, is_activated: bool = True) -> str:
         kernel = weights[f"{layer}.weight"]
-        # TensorFlow's padding: the output has size / stride pixels, and an odd pixel of padding comes last.
-        padding = max(kernel.shape[-1] - stride, 0)
-        before, after = padding // 2, padding - padding // 2
         values = graph.apply(
             "Conv",
             values,
             graph.constant(kernel),
             graph.constant(weights[f"{layer}.bias"]),
             strides=[stride, stride],
-            pads=[before, before, after, after],
+            auto_pad="SAME_UPPER",  # TensorFlow's: the output has ⌈size / stride⌉ pixels, and an odd pixel comes last
             group=len(kernel) if layer.endswith("conv_dw") else 1,
         )
         return graph.apply("Clip", values, *bounds) if is_activated else values
@@ -279,4 +276,4 @@ def _feature_maps(weights: Mapping[str, Array], size: int) -> CompiledGraph:
             hidden = convolve(values, f"{block}.conv_dw", stride)
             hidden = convolve(hidden, f"{block}.conv_pw", is_activated=False)
         values = graph.apply("Add", hidden, values) if index else hidden
-    return graph.compile(convolve(values, "conv_head"), [1, "channels", size // 32, size // 32])
+    return graph.compile(convolve(values, "conv_head"), [1, "channels", -(-size // 32), -(-size // 32)])

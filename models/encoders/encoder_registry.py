@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.backbones import Precision
-from models.backbones.backbone_loading import SMALL, load_backbone
+from models.backbones import SMALL_NAMES, Precision
+from models.backbones.backbone_loading import load_backbone
 from models.backbones.frozen_tower import warn_unavailable
 from models.backbones.query_backbone import QueryBackbone, apply_torch_threads
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
@@ -167,11 +167,11 @@ def load_query_backbone(
         BackboneUnavailable: The name is unknown, or the weights cannot be fetched.
         ModelError: See :func:`check_device`.
     """
-    if (name, device, precision) == (SMALL, _CPU, "float32"):
+    if name in SMALL_NAMES and (device, precision) == (_CPU, "float32"):
         try:
             from models.backbones.small.text_side import SmallTextSide
 
-            return SmallTextSide(frames)
+            return SmallTextSide(name, frames)
         except BackboneUnavailable:
             raise
         except Exception as error:  # a broken library may raise anything when it is imported or used

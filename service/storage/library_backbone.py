@@ -6,10 +6,8 @@ import json
 
 from index.errors import ShardStoreError
 from index.files.store_folder import StoreFolder
-from models.backbones import has_open_blocks
+from models.backbones import SMALL_NAMES, has_open_blocks
 from service.core.settings import DEFAULT_BACKBONE, Settings, settings
-
-_CLOSED_FORM_BACKBONE = "small"
 
 
 def library_backbone(of: Settings | None = None) -> str:
@@ -34,12 +32,13 @@ def library_backbone(of: Settings | None = None) -> str:
 def default_method() -> str:
     """Choose the configured method, or else the backbone's default.
 
-    That is ``analytic`` for ``small``, ``strata`` for other backbones with open blocks, and ``bmu_moco`` for the rest.
+    That is ``analytic`` for ``small`` and ``lite2``, ``strata`` for others with open blocks, and ``bmu_moco`` for the
+    rest.
     """
     configured = settings().method
     if configured is not None:
         return configured
     backbone = library_backbone()
-    if backbone == _CLOSED_FORM_BACKBONE:
+    if backbone in SMALL_NAMES:
         return "analytic"
     return "strata" if has_open_blocks(backbone) else "bmu_moco"

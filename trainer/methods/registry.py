@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from models.backbones import SMALL_NAMES
 from models.backbones.backbone import Backbone
 from models.errors import BackboneUnsupported
 from models.releases.release_state import ReleaseState
@@ -46,7 +47,8 @@ class MethodRegistry:
     def configure(self, name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
         """Validate ``settings`` on top of the method's recipe.
 
-        A recipe has a ``default`` section and optional sections, named after backbones, that override it.
+        A recipe has a ``default`` section and optional sections, named after backbones, that override it; ``lite2``
+        takes that of ``small``.
 
         Raises:
             MethodError: The method is unknown, or a setting is unknown or out of range; the message lists each.
@@ -54,7 +56,8 @@ class MethodRegistry:
         if name not in self.methods:
             raise MethodError(f"unknown method {name!r}: choose one of {', '.join(self.methods)}")
         recipe = yaml.safe_load(self._recipes[name][1].read_text(encoding="utf-8"))
-        values = {**recipe["default"], **recipe.get(backbone, {}), **settings}
+        section = SMALL_NAMES[0] if backbone in SMALL_NAMES else backbone
+        values = {**recipe["default"], **recipe.get(section, {}), **settings}
         try:
             return self.methods[name].config_class.model_validate(values)
         except ValidationError as error:

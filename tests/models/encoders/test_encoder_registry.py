@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.backbones import SMALL_NAMES
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.frozen_tower import EngineUnavailable
 from models.backbones.small import text_side
+from models.backbones.small.small_files import SmallModel
 from models.backbones.small.text_side import SmallTextSide
 from models.encoders.encoder_registry import (
     check_device,
@@ -55,13 +58,10 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
 TEXTS = ["a dog", "", "two women play the violin on a stage", "ein Straßenfest 🎉", "x " * 200]
 
 
-@pytest.fixture(scope="module")
-def small() -> Backbone:
-    return load_backbone("small", frames=2)
-
-
-def test_text_side_of_small_equals_the_tower_in_torch(small: Backbone) -> None:
-    side, tower = load_query_backbone("small", 2), TowerQueryBackbone(small.clone())  # a copy has no engine
+@pytest.mark.parametrize("name", SMALL_NAMES)
+def test_text_side_equals_the_tower_in_torch(name: str) -> None:
+    side = load_query_backbone(name, 2)
+    tower = TowerQueryBackbone(load_backbone(name, frames=2).clone())  # a copy has no engine
     assert isinstance(side, SmallTextSide)
     facts = [(s.name, s.fingerprint, s.dim, s.vocabulary, s.reserved_dims) for s in (side, tower)]
     assert facts[0] == facts[1]
@@ -76,13 +76,14 @@ def test_text_side_of_small_equals_the_tower_in_torch(small: Backbone) -> None:
     np.testing.assert_allclose(side.encode_together(tokens), expected, atol=1e-5)
 
 
-def test_towers_are_those_of_the_backbone() -> None:
-    towers = load_query_backbone("small", 3).towers()
-    assert (towers.name, towers.spec.frames) == ("small", 3)
+@pytest.mark.parametrize(("name", "size"), [("small", 224), ("lite2", 260)])
+def test_towers_are_those_of_the_backbone(name: str, size: int) -> None:
+    towers = load_query_backbone(name, 3).towers()
+    assert (towers.name, towers.spec) == (name, FrameSpec(3, size))
 
 
 def test_torch_takes_the_place_of_an_engine_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(model: SmallModel) -> None:
         raise EngineUnavailable("results differ")
 
     monkeypatch.setattr(text_side, "read_identity", fail)

@@ -22,6 +22,7 @@ CLIP = "open_clip:ViT-B-32/openai"
         (None, {}, "small", "analytic"),
         (None, {"backbone": "", "method": ""}, "small", "analytic"),  # unset variables
         ("{", {}, "small", "analytic"),  # a damaged release is no error here
+        ('{"backbone": "lite2"}', {}, "lite2", "analytic"),
         ('{"backbone": "tiny"}', {}, "tiny", "strata"),
         # Methods on whole towers fit backbones with closed blocks.
         ('{"backbone": "transformers:vit+bert"}', {}, "transformers:vit+bert", "bmu_moco"),

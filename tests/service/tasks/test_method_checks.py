@@ -16,7 +16,7 @@ CLOSED = "transformers:vit+bert"
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-@pytest.mark.parametrize("backbone", ["small", "tiny", "open_clip:ViT-B-32/openai"])
+@pytest.mark.parametrize("backbone", ["small", "lite2", "tiny", "open_clip:ViT-B-32/openai"])
 def test_backbones_with_open_blocks_run_every_method(method: str, backbone: str) -> None:
     assert find_method_error(method, {}, backbone) is None
 

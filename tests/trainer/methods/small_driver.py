@@ -52,7 +52,7 @@ def random_small_backbone() -> SmallBackbone:
     tokenizer = BertTokenizer("words", words, 77)
     size = _DIM - _RESERVED
     background = TextBackground(np.full(size, 0.05, np.float32), 10 * np.eye(size, dtype=np.float32))
-    return _RandomSmall(Towers(_ImageTower(), text), tokenizer, FrameSpec(FRAMES, SIDE), background)
+    return _RandomSmall("small", Towers(_ImageTower(), text), tokenizer, FrameSpec(FRAMES, SIDE), background)
 
 
 class _RandomSmall(SmallBackbone):

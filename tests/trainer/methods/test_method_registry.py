@@ -24,6 +24,7 @@ def test_every_method_is_one_module_with_a_recipe_of_its_name(name: str) -> None
     assert set(method.architecture_settings) <= set(method.config_class.model_fields)
     for backbone in ("tiny", "small", "open_clip:ViT-B-32/openai"):
         assert isinstance(configure(name, backbone, {}), method.config_class)
+    assert configure(name, "lite2", {}) == configure(name, "small", {})
     with pytest.raises(MethodError, match=f"settings of method '{name}': epoch: Extra inputs"):
         configure(name, "tiny", {"epoch": 3})
 

@@ -1,4 +1,4 @@
-"""Packages with the weights of ``small`` that are missing or altered."""
+"""Packages with the weights of ``small`` and ``lite2`` that are missing or altered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.small.small_files import IMAGE_PACKAGE, TEXT_PACKAGE, WeightPackage, verified_folder
+from models.backbones.small.small_files import SMALL_MODELS, TEXT_PACKAGE, WeightPackage, verified_folder
 from models.errors import BackboneUnavailable
+
+IMAGE_PACKAGE = SMALL_MODELS["small"].image_package
+LITE2_PACKAGE = SMALL_MODELS["lite2"].image_package
 
 
 @pytest.fixture
@@ -25,18 +28,24 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "packages"
 
 
-@pytest.mark.parametrize("package", [IMAGE_PACKAGE, TEXT_PACKAGE], ids=["image", "text"])
+@pytest.mark.parametrize(
+    ("backbone", "package", "file"),
+    [
+        ("small", IMAGE_PACKAGE, "efficientnet-lite0-57934424.pth"),
+        ("lite2", LITE2_PACKAGE, "efficientnet-lite2-9656183e.pth"),
+        ("lite2", TEXT_PACKAGE, "model.safetensors"),
+    ],
+)
 def test_missing_package_error_names_package_and_command(
-    package: WeightPackage, monkeypatch: pytest.MonkeyPatch
+    backbone: str, package: WeightPackage, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == package.module else find_spec(name)
     )
-    file = "efficientnet-lite0-57934424.pth" if package is IMAGE_PACKAGE else "model.safetensors"
-    hint = rf"{file}.* not installed: run `pip install {package.name}`"
+    hint = rf"tower of .*'{backbone}' needs .*{file}.* not installed: run `pip install {package.name}`"
     with pytest.raises(BackboneUnavailable, match=hint):
-        load_backbone("small")
+        load_backbone(backbone)
 
 
 @pytest.mark.slow

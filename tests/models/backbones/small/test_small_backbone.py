@@ -1,4 +1,4 @@
-"""The backbone ``small`` against plain forward passes of its towers, and its use by methods."""
+"""The backbones ``small`` and ``lite2`` against plain forward passes of its towers, and its use by methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import BertModel
 from models.adapters.image_adapters import LowRankImageTower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
-from models.backbones.small.small_files import IMAGE_PACKAGE, TEXT_PACKAGE, load_constants, verified_folder
+from models.backbones.small.small_files import SMALL_MODELS, TEXT_PACKAGE, SmallModel, verified_folder
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from tests.random_frames import random_frames
@@ -27,18 +27,23 @@ torch.set_num_threads(1)
 TEXTS = ["a man cooks pasta in a kitchen", "dogs", "", "a red car " * 60]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("small", frames=2)
+@pytest.fixture(scope="module", params=list(SMALL_MODELS))
+def model(request: pytest.FixtureRequest) -> SmallModel:
+    return SMALL_MODELS[request.param]
 
 
 @pytest.fixture(scope="module")
-def published_cnn() -> Any:
+def backbone(model: SmallModel) -> Backbone:
+    return load_backbone(model.name, frames=2)
+
+
+@pytest.fixture(scope="module")
+def published_cnn(model: SmallModel) -> Any:
     """The network with the published weights, batch normalization and classifier."""
-    folder = verified_folder(IMAGE_PACKAGE)
-    (file,) = IMAGE_PACKAGE.digests
+    folder = verified_folder(model.image_package)
+    (file,) = model.image_package.digests
     weights = torch.load(folder / file, weights_only=True)
-    cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    cnn = timm.create_model(model.architecture, pretrained=False)
     cnn.load_state_dict(dict(zip(cnn.state_dict(), weights.values(), strict=True)))
     return cnn.eval()
 
@@ -52,13 +57,14 @@ def _pixels(frames: Tensor) -> Tensor:
 
 @torch.no_grad()
 def test_tokens_and_features_equal_the_published_network(backbone: Backbone, published_cnn: Any) -> None:
-    frames = random_frames(0, 2, 5, size=224)
+    frames = random_frames(0, 2, 5, size=backbone.spec.size)
     maps = published_cnn.forward_features(_pixels(frames)).unflatten(0, (2, 5))
     pooled = maps.mean(dim=(-2, -1))
     tokens = backbone.embed_frames(frames)
     assert tokens.shape == (2, 5, 5, 1280)
     torch.testing.assert_close(tokens[:, :, 0], pooled, atol=1e-4, rtol=0)
-    upper_right = maps[..., :4, 3:].mean(dim=(-2, -1))
+    half = (maps.shape[-1] + 1) // 2
+    upper_right = maps[..., :half, -half:].mean(dim=(-2, -1))
     torch.testing.assert_close(tokens[:, :, 2], upper_right, atol=1e-4, rtol=0)
     features = backbone.video_features(frames)
     assert features.shape == (2, backbone.feature_dim) == (2, 1280)
@@ -70,7 +76,7 @@ def test_tokens_and_features_equal_the_published_network(backbone: Backbone, pub
 def test_video_vectors_are_class_names_weighted_by_the_classifier(
     backbone: Backbone, published_cnn: Any
 ) -> None:
-    frames = random_frames(1, 1, 2, size=224)
+    frames = random_frames(1, 1, 2, size=backbone.spec.size)
     info = ImageNetInfo("imagenet-1k")
     texts = [info.index_to_description(index) for index in range(info.num_classes())]
     in_torch = backbone.clone()  # a copy has no engine, which rounds weights
@@ -90,7 +96,7 @@ def test_video_vectors_are_class_names_weighted_by_the_classifier(
 def test_video_vectors_follow_from_the_features_and_leave_the_reserved_coordinates_free(
     backbone: Backbone,
 ) -> None:
-    frames = random_frames(4, 2, 3, size=224)
+    frames = random_frames(4, 2, 3, size=backbone.spec.size)
     videos = encode_frames(backbone, frames)[0]
     projected = backbone.project_features(backbone.video_features(frames))
     torch.testing.assert_close(projected, videos, atol=1e-4, rtol=0)
@@ -102,12 +108,12 @@ def test_video_vectors_follow_from_the_features_and_leave_the_reserved_coordinat
 
 
 @torch.no_grad()
-def test_text_vectors_are_centered_unit_means(backbone: Backbone) -> None:
+def test_text_vectors_are_centered_unit_means(model: SmallModel, backbone: Backbone) -> None:
     bert = BertModel.from_pretrained(verified_folder(TEXT_PACKAGE), add_pooling_layer=False).eval()
     ids = backbone.tokenize(TEXTS)
     assert ids.shape == (4, 77)
     vectors = encode_texts(backbone.clone(), ids)[0]  # a copy has no engine, which rounds weights
-    center = torch.from_numpy(load_constants().text_center)
+    center = torch.from_numpy(model.load_constants().text_center)
     for row, last, vector in zip(ids, backbone.end_of_text(ids), vectors, strict=True):
         mean = bert(input_ids=row[None, : int(last) + 1]).last_hidden_state[0].mean(dim=0)
         expected = F.normalize(F.normalize(mean, dim=0) - center, dim=0)
@@ -137,7 +143,7 @@ def test_clones_have_own_weights(backbone: Backbone) -> None:
     assert images.text.text_projection is backbone.text.text_projection
     clone.load_tensors(backbone.clone().tensors())
     assert torch.equal(clone.text.text_projection, backbone.text.text_projection)
-    with pytest.raises(ReleaseError, match="do not fit backbone 'small'"):
+    with pytest.raises(ReleaseError, match=f"do not fit backbone '{backbone.name}'"):
         clone.load_tensors(tiny_backbone().tensors())
 
 
@@ -151,14 +157,14 @@ def test_loading_is_deterministic_and_needs_no_network(
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    assert load_backbone("small").fingerprint == backbone.fingerprint
+    assert load_backbone(backbone.name).fingerprint == backbone.fingerprint
     assert torch.equal(torch.rand(1), expected)
 
 
 @torch.no_grad()
 def test_untrained_blocks_change_no_vector(backbone: Backbone) -> None:
     """Vectors of a library that was learned without blocks stay valid to the last bit."""
-    frames = random_frames(3, 2, 3, size=224)
+    frames = random_frames(3, 2, 3, size=backbone.spec.size)
     tokens = backbone.embed_frames(frames)
     expected = F.normalize((tokens[:, :, 0] @ backbone.clip.visual.proj).mean(dim=1), dim=-1)
     assert torch.equal(encode_frames(backbone, frames)[0], expected)
