@@ -29,6 +29,7 @@ from rich.text import Text
 
 from cinestrata_client import InvalidInputError, ServiceError, UnauthorizedError, UnreachableError
 from cinestrata_schemas.problems import Action
+from cinestrata_schemas.uris import is_source_uri
 from service.core.text_rules import CONTROL_CHARACTERS
 
 _REQUEST_MODELS = ("Spec", "Patch")  # file name endings
@@ -127,7 +128,7 @@ def video_cell(video_id: str, uri: str) -> Text:
 
     Files in an archive often differ only in their folders, so an uploaded file is shown with its path in the archive.
     """
-    from media.sources.media_source import file_name, is_source_uri
+    from media.sources.media_source import file_name
 
     name = (is_source_uri(uri) and file_name(uri)) or uri.rpartition("/")[2]
     if _UPLOAD.match(uri):

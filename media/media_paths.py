@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from media.errors import MediaError, UndecidedVideo
 
 

@@ -25,6 +25,7 @@ from api.dependencies import (
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.search import ResultExplanation, SearchQuery, SimilarVideosResponse
+from cinestrata_schemas.uris import is_source_uri
 from cinestrata_schemas.videos import (
     DeletionResult,
     FeedbackDetails,
@@ -34,7 +35,7 @@ from cinestrata_schemas.videos import (
     VideoPage,
     VideoPatch,
 )
-from media.sources.media_source import file_name, is_source_uri
+from media.sources.media_source import file_name
 from media.video_limits import media_type as find_media_type
 from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core import request_limits

@@ -13,6 +13,7 @@ from rich.text import Text
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import RelearnSpec
+from cinestrata_schemas.uris import is_source_uri
 from cli.console import (
     LEFT_OUT,
     AsJson,
@@ -72,7 +73,6 @@ def ingest(
         open_source,
         print_left_out,
     )
-    from media.sources.media_source import is_source_uri
     from service.syncs.source_listing import explain_left_out
 
     if into and (name or method or assignments):

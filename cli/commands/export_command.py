@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TextIO
 import typer
 
 from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.uris import is_source_uri
 from cinestrata_schemas.videos import VideoDetails
 from cli.console import AsJson, CommandGroup, Data, Url, console, fail, print_json, progress_bar
 from cli.service_client import PAGE, ServiceClient, connect
@@ -69,8 +70,6 @@ def _export_domain(
     client: ServiceClient, domain: TaskDetails, folder: Path, table: Path, with_videos: bool
 ) -> int:
     """Write a domain's table, which appears once it is complete, and return the number of videos."""
-    from media.sources.media_source import is_source_uri
-
     ids = [video.id for video in client.iter_videos(task=domain.id, status="accepted", limit=PAGE)]
     with progress_bar("videos") as bar:
         details = [client.get_video(video) for video in bar.track(ids, description=f"Reading {domain.name}")]
@@ -102,7 +101,6 @@ def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
 
     Names of files that are written, and so ``renamed``, are valid everywhere. Equal names are always numbered.
     """
-    from media.sources.media_source import is_source_uri
     from service.storage.library_files import UPLOAD_SCHEME
     from service.tasks.uploaded_videos import storable_paths
 

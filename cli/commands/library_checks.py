@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlalchemy import func, select
 
+from cinestrata_schemas.uris import is_source_uri
 from service.backups.backup_files import (
     MANIFEST,
     BackupDamaged,
@@ -214,7 +215,6 @@ def _accepted_videos() -> Iterator[Any]:
 def _check_videos(settings: Settings, report: FileReport) -> None:
     """Check the files and previews of accepted videos."""
     from media.errors import MediaError
-    from media.sources.media_source import is_source_uri
     from service.storage.library_files import UPLOAD_SCHEME, resolve_video_path
 
     missing: dict[int, str] = {}  # by vector ID

@@ -21,10 +21,11 @@ from rich.filesize import decimal
 from cinestrata_client import TooLargeError, UnreachableError
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
+from cinestrata_schemas.uris import is_source_uri
 from cli.console import console, error_console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
 from media import MediaError
-from media.sources.media_source import SourceUri, is_source_uri
+from media.sources.media_source import SourceUri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
 from service.core.settings import settings

@@ -13,10 +13,9 @@ from urllib.parse import unquote
 
 import httpx
 
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import is_source_uri, redact_uri
 from media.errors import MediaError
 
-_SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 # A name, or an address, which httpx checks.
 _HOST = re.compile(r"[a-z0-9_][a-z0-9._-]{0,252}|[0-9a-f.]*:[0-9a-f:.]+")
@@ -24,11 +23,6 @@ _PRIVATE = "private+"
 _ANY_HOST = "https://"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65_535
-
-
-def is_source_uri(uri: str) -> bool:
-    """Check whether a URI names a remote file."""
-    return _SCHEME.match(uri) is not None
 
 
 def file_name(uri: str) -> str:

@@ -25,11 +25,12 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
+from cinestrata_schemas.uris import is_source_uri
 from index.arrays import Ids, batches, find_ids, moment_ids
 from index.words.word_evidence import CaptionStatistics
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex
-from media.sources.media_source import file_name, is_source_uri
+from media.sources.media_source import file_name
 from service.catalog.database import CatalogReads, id_chunks, read_last_edit, session_scope
 from service.catalog.domain_videos import TimedText, read_edited_videos, with_following
 from service.catalog.tables import Feedback, Passage, Video

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
+from cinestrata_schemas.uris import is_source_uri
 from media import MediaError, resolve_uri
 from media.errors import SourceOutage
 from media.sources.downloading import DownloadLimits, SourceCache, download_file
@@ -23,7 +24,6 @@ from media.sources.media_source import (
     SourcePrefix,
     SourceUri,
     find_prefix,
-    is_source_uri,
 )
 from media.sources.object_store import ObjectStore
 from media.sources.web_server import WebServer

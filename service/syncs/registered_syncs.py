@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import AppendSpec, OmittedPath, TaskDetails, TaskSpec, VideoSpec
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from cinestrata_schemas.videos import VideoSummary
 from index.arrays import batches
 from service.access.audit_log import Actor, acting_as, record_change

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.uris import is_source_uri
 from media import MediaError, content_hash
-from media.sources.media_source import ListedFile, SourceUri, is_source_uri
+from media.sources.media_source import ListedFile, SourceUri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.library_files import SourceReader, find_allowed_prefix

@@ -19,10 +19,9 @@ from pathlib import Path, PurePosixPath
 
 from cinestrata_schemas.syncs import FollowedSource, StoredFile, SyncedFile, SyncedFilesPatch
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import is_source_uri, redact_uri
 from cinestrata_schemas.videos import Cue, VideoDetails, VideoPatch, VideoSummary
 from index.arrays import batches
-from media.sources.media_source import is_source_uri
 from service.core.errors import NotFound
 from service.tasks.ingestion_checks import normalize_transcript
 

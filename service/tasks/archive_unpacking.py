@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.uris import is_source_uri
 from index.files.durable_files import sync
-from media.sources.media_source import is_source_uri
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from media import (
     DecoderUnavailable,
     MediaError,

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from index.arrays import batches
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos

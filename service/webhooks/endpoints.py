@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,
     DeliveryPage,

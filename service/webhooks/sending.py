@@ -16,7 +16,7 @@ from functools import lru_cache
 import httpcore
 import httpx
 
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from media.errors import MediaError, SourceOutage
 from media.sources.guarded_network import (
     GuardedNetwork,

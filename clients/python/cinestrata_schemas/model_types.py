@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 
 Matrix = list[list[float | None]]  # rows are releases, columns are domains; null where undefined
 Scalar = bool | int | float | str | None

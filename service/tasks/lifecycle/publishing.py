@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.tasks import Drift, TaskProgress
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import copy_transcripts, count_task_videos, number_edits

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import TaskProgress
-from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.uris import redact_uri
 from service.catalog.database import now, session_scope
 from service.catalog.leases import sweep_leases
 from service.catalog.operation_tables import IdempotencyKey

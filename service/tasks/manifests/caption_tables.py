@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.uris import is_source_uri
 from cinestrata_schemas.videos import Cue
-from media.sources.media_source import is_source_uri
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import storage_problem

@@ -16,9 +16,10 @@ from typing import Any, BinaryIO, NoReturn
 from urllib.parse import quote
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.uris import is_source_uri
 from media import MediaError
 from media.errors import SourceOutage
-from media.sources.media_source import ListedFile, SourceUri, is_source_uri
+from media.sources.media_source import ListedFile, SourceUri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable

@@ -27,9 +27,9 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.uris import is_source_uri
 from cinestrata_schemas.videos import Cue
 from media import MediaError
-from media.sources.media_source import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput

@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cinestrata_schemas.uris import is_source_uri, redact_uri
 from media import MediaError
-from media.sources.media_source import (
-    SourcePrefix,
-    SourceUri,
-    file_name,
-    find_prefix,
-    is_source_uri,
-    redact_uri,
-)
+from media.sources.media_source import SourcePrefix, SourceUri, file_name, find_prefix
 
 
 def is_allowed(uri: str, *prefixes: str) -> bool:

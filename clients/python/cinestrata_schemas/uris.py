@@ -1,10 +1,16 @@
-"""URIs without credentials."""
+"""URIs of videos: which are remote, and how they are shown without credentials."""
 
 from __future__ import annotations
 
 import re
 
+_SOURCE = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _USER = re.compile(r"(://)[^/?#]*@")
+
+
+def is_source_uri(uri: str) -> bool:
+    """Check whether a URI names a remote file."""
+    return _SOURCE.match(uri) is not None
 
 
 def redact_uri(uri: str) -> str:
