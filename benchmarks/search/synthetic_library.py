@@ -120,7 +120,7 @@ def make_library(
         learned.append(task)
         query_count = min(videos, queries // tasks + (number < queries % tasks))
         texts = _captions(shared, words, _CAPTIONS + query_count, rng)
-        frozen = encoder.encode_together(encoder.tokenize(texts))
+        frozen = encoder.encode(encoder.tokenize(texts))
         query_map = _query_map(frozen[:_CAPTIONS], texts[:_CAPTIONS], layout, config)
         scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
         profile = token_profile(count_pieces(texts[:_CAPTIONS]), config.word_evidence)

@@ -84,7 +84,7 @@ class RenderedVideos:
             str(video.id)
             for videos in self.videos.values()
             for video in videos
-            if any(word.term == _WORD for word in split_words("\n".join(video.captions)))
+            if any(term == _WORD for term, *_ in split_words("\n".join(video.captions)))
         }
         described = next(video for video in list(self.videos.values())[-1] if video.split == "test")
         return [
@@ -152,9 +152,9 @@ class OwnVideos:
         """Return a search of each kind; without a sentence if no such caption describes a video alone."""
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
-            for word in split_words("\n".join(video.captions)):
-                if not word.term.startswith(COMPOUND):  # its parts are words, too
-                    named[word.term].add(str(video.id))
+            for term, *_ in split_words("\n".join(video.captions)):
+                if not term.startswith(COMPOUND):  # its parts are words, too
+                    named[term].add(str(video.id))
         # A long word in few videos is rarely one like "with".
         chosen = max(named, key=lambda term: (len(named[term]) in _NAMED, len(term), term), default="")
         searches = [SampleSearch("word", chosen, frozenset(named[chosen]))] if chosen else []

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from itertools import chain, groupby, islice
 from typing import NamedTuple
@@ -145,13 +145,19 @@ _NOT_ONE_TERM = re.compile(f"[{_UNSPACED}{_EMOJI_JOINERS}'-]|[^ ]{{{MAX_TERM + 1
 _JOINER = re.compile(f"[{_EMOJI_JOINERS}]+")
 QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c-\u300f\uff02]')
 
+_MAX_PARTS = 3
+# Letters and digits of scripts with spaces. English words of closed classes are no parts: "the rapist" is not
+# "therapist". Words such as "up" are parts.
+WORD_PART = re.compile(
+    "(?!(?:a|an|the|of|in|on|at|to|is|are|with|and|by|from|for|as|or|but|not|no|nor|so|if|than|then|that|this|these|it|"
+    "its|i|me|my|he|him|his|she|her|we|us|our|you|your|they|them|their|who|what|be|am|was|were|been|has|have|had|do|does|"
+    f"did|can|will|would|may)$)[^\\W_{_UNSPACED}]+$"
+)
 
-class Word(NamedTuple):
-    """A folded term, and where it is in the original text, in code points."""
 
-    term: str
-    start: int
-    end: int
+Word = tuple[
+    str, int, int
+]  # a folded term, and where it starts and ends in the original text, in code points
 
 
 class QueryUnit(NamedTuple):
@@ -188,7 +194,7 @@ def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
     Args:
         among: The only terms to list; None lists all.
     """
-    words: list[tuple[str, int, int]] = []
+    words: list[Word] = []
     if not text.isascii():
         words += chain(*words_by_position(text).values())
     else:  # several times as fast
@@ -199,7 +205,7 @@ def split_words(text: str, among: Container[str] | None = None) -> list[Word]:
             elif run:
                 words.append((run[:MAX_TERM], start, start + len(run)))
             start += len(run) + 1
-    return [Word(*word) for word in words if among is None or word[0] in among]
+    return words if among is None else [word for word in words if word[0] in among]
 
 
 def words_by_position(text: str) -> dict[int, list[Word]]:
@@ -207,7 +213,7 @@ def words_by_position(text: str) -> dict[int, list[Word]]:
     folded, starts, ends = fold_with_spans(text)
     placed: dict[int, list[Word]] = {}
     for term, start, end, position, _ in _tokens(folded):
-        placed.setdefault(position, []).append(Word(term, starts[start], ends[end - 1]))
+        placed.setdefault(position, []).append((term, starts[start], ends[end - 1]))
     return placed
 
 
@@ -223,22 +229,36 @@ def parse_query(text: str) -> list[QueryUnit]:
     for term, first, last, _, is_extra in _tokens(folded):
         start = starts[first]
         if not is_extra:
-            words.append(Word(term.removeprefix(COMPOUND), start, ends[last - 1]))
+            words.append((term.removeprefix(COMPOUND), start, ends[last - 1]))
         if term.startswith(COMPOUND):
-            for word in words:
-                if word.start >= start:
-                    compounds.setdefault(word.start, []).append(term)
+            for _, part, _ in words:
+                if part >= start:
+                    compounds.setdefault(part, []).append(term)
+
     quotes = [quote.start() for quote in QUOTE.finditer(text)]
     units: list[QueryUnit] = []
-    for before, group in groupby(words, lambda word: bisect(quotes, word.start)):
+    for before, group in groupby(words, lambda word: bisect(quotes, word[1])):
         is_quoted = before % 2 == 1 and before < len(quotes)
         for phrase in [list(group)[:MAX_PHRASE]] if is_quoted else [[word] for word in group]:
-            terms = tuple(word.term for word in phrase)
-            units.append(QueryUnit(terms, len(phrase) > 1, phrase[0].start, phrase[-1].end))
+            terms = tuple(term for term, _, _ in phrase)
+            units.append(QueryUnit(terms, len(phrase) > 1, phrase[0][1], phrase[-1][2]))
+
+    # The words that each unit may form: alone, or with its neighbors.
+    joined: list[list[str]] = [[] for _ in units]
+    for first in range(len(units)):
+        for end in range(first + 1, min(first + _MAX_PARTS, len(units)) + 1):
+            terms = sum((unit.terms for unit in units[first:end]), ())
+            word = "".join(terms)
+            if not (1 < len(terms) <= _MAX_PARTS and all(map(WORD_PART.match, terms)) and not word.isdigit()):
+                continue
+            if end - first in (1, len(terms)):  # a phrase has no neighbors
+                for of_unit in joined[first:end]:
+                    of_unit.append(word)
+
     distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
-    for unit, joined in zip(units, join_adjacent([unit.terms for unit in units]), strict=True):
+    for unit, of_unit in zip(units, joined, strict=True):
         whole = () if unit.is_phrase else compounds.get(unit.start, ())
-        distinct.setdefault((unit.terms, unit.is_phrase), unit._replace(joined=(*whole, *joined)))
+        distinct.setdefault((unit.terms, unit.is_phrase), unit._replace(joined=(*whole, *of_unit)))
         if len(distinct) == MAX_UNITS:
             break
     return list(distinct.values())
@@ -313,28 +333,3 @@ def _syllable_tokens(run: str, offset: int, position: int) -> Iterator[_Token]:
             yield run[start:end], offset + start, offset + end, position + max(index - 1, 0), True
         if last:
             yield run[start:last][:MAX_TERM], offset + start, offset + last, position + index, False
-
-
-_MAX_PARTS = 3
-# Letters and digits of scripts with spaces. English words of closed classes are no parts: "the rapist" is not
-# "therapist". Words such as "up" are parts.
-WORD_PART = re.compile(
-    "(?!(?:a|an|the|of|in|on|at|to|is|are|with|and|by|from|for|as|or|but|not|no|nor|so|if|than|then|that|this|these|it|"
-    "its|i|me|my|he|him|his|she|her|we|us|our|you|your|they|them|their|who|what|be|am|was|were|been|has|have|had|do|does|"
-    f"did|can|will|would|may)$)[^\\W_{_UNSPACED}]+$"
-)
-
-
-def join_adjacent(units: Sequence[tuple[str, ...]]) -> list[list[str]]:
-    """List the words that each unit of a query, given by its terms, may form: alone, or with its neighbors."""
-    joined: list[list[str]] = [[] for _ in units]
-    for first in range(len(units)):
-        for end in range(first + 1, min(first + _MAX_PARTS, len(units)) + 1):
-            terms = sum(units[first:end], ())
-            word = "".join(terms)
-            if not (1 < len(terms) <= _MAX_PARTS and all(map(WORD_PART.match, terms)) and not word.isdigit()):
-                continue
-            if end - first in (1, len(terms)):  # a phrase has no neighbors
-                for unit in joined[first:end]:
-                    unit.append(word)
-    return joined

@@ -122,7 +122,7 @@ def words_key(text: str) -> str | None:
     It is the same for texts with the same words, regardless of their order, case, number and English inflection, and of
     words such as articles. Keys of texts that another version of the software divides otherwise differ.
     """
-    terms = {word.term.removeprefix(COMPOUND) for word in split_words(text)}
+    terms = {term.removeprefix(COMPOUND) for term, *_ in split_words(text)}
     content = sorted(terms - _FUNCTION_WORDS or terms)
     if not content:
         return None

@@ -231,7 +231,7 @@ class WordIndex:
         words = split_words(prefix)
         if len(words) != 1 or count < 1:
             return []
-        starts = [(mark + words[0].term.removeprefix(COMPOUND)).encode() for mark in ("", COMPOUND)]
+        starts = [(mark + words[0][0].removeprefix(COMPOUND)).encode() for mark in ("", COMPOUND)]
         ranges = [(live, live.segment.terms.with_prefix(each)) for live in self._segments for each in starts]
         taken = 2 * count
         while True:
@@ -250,15 +250,12 @@ class WordIndex:
                 return [(term.decode(), -total) for total, term in ranked]
             taken *= 4
 
-    def correct(self, term: str, is_known: Callable[[str], bool]) -> str | None:
+    def correct(self, term: str) -> str | None:
         """Correct a term that no text contains to the most frequent term at one typing error.
 
         None if the term is right, or no term is so close.
-
-        Args:
-            is_known: Whether a word exists although no text contains it.
         """
-        if not is_correctable(term) or self.contains(term) or is_known(term):
+        if not is_correctable(term) or self.contains(term):
             return None
         neighbors = [word.encode() for word in spelling_neighbors(term)]
         possible = np.zeros(len(neighbors), dtype=np.bool_)

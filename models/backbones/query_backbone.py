@@ -69,13 +69,22 @@ class QueryBackbone(ABC):
     def towers(self) -> Backbone:
         """Load both towers in torch, on the first call."""
 
-    def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Encode each text alone, so that its vector does not depend on the others: unit vectors ``[n, dim]``."""
-        return self._encode_missing(texts, self._caches.single, self._encode_each)
-
-    def encode_together(self, texts: Sequence[TokenIds]) -> Vectors:
-        """Encode texts in batches: unit vectors ``[n, dim]``."""
-        return self._encode_missing(texts, self._caches.batched, self._encode_batch)
+    def encode(self, texts: Sequence[TokenIds], *, alone: bool = False) -> Vectors:
+        """Encode texts to unit vectors ``[n, dim]``, in batches, or each alone, so that it depends on no other."""
+        cache = self._caches.single if alone else self._caches.batched
+        keys = [text.tobytes() for text in texts]
+        with self._caches.lock:
+            cached = {key: cache[key] for key in keys if key in cache}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in cached}
+        if missing:
+            encode = self._encode_each if alone else self._encode_batch
+            # Without a copy, a row would keep its whole batch in memory.
+            vectors = [vector.copy() for vector in encode(list(missing.values()))]
+            encoded = dict(zip(missing, vectors, strict=True))
+            with self._caches.lock:
+                cache.update(encoded)
+            cached |= encoded
+        return np.array([cached[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
 
     def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
         """Encode each of n ≥ 1 texts alone, to unit vectors ``[dim]``."""
@@ -88,25 +97,6 @@ class QueryBackbone(ABC):
     @abstractmethod
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
         """Encode n ≥ 1 texts to unit vectors ``[n, dim]``."""
-
-    def _encode_missing(
-        self,
-        texts: Sequence[TokenIds],
-        cache: LRUCache[bytes, Vectors],
-        encode: Callable[[Sequence[TokenIds]], Iterable[Vectors]],
-    ) -> Vectors:
-        keys = [text.tobytes() for text in texts]
-        with self._caches.lock:
-            cached = {key: cache[key] for key in keys if key in cache}
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in cached}
-        if missing:
-            # Without a copy, a row would keep its whole batch in memory.
-            vectors = [vector.copy() for vector in encode(list(missing.values()))]
-            encoded = dict(zip(missing, vectors, strict=True))
-            with self._caches.lock:
-                cache.update(encoded)
-            cached |= encoded
-        return np.array([cached[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
 
 
 _threads: int | None = None  # that torch uses, in a process that may import it later or never

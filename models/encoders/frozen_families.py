@@ -46,7 +46,7 @@ class FrozenQueryEncoder(QueryEncoder):
         self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
     ) -> Vectors:
         self._positions(tasks, mode)
-        return self._texts.encode_alone([text.tokens for text in texts])
+        return self._texts.encode([text.tokens for text in texts], alone=True)
 
 
 def _open_frozen_videos(backbone: Backbone) -> VideoLoader:
@@ -127,20 +127,20 @@ class AnalyticQueryEncoder(QueryEncoder):
         distinct = dict(zip(keys, texts, strict=True))
         indices = {key: index for index, key in enumerate(distinct)}
         return self._maps(mode)(
-            self._texts.encode_alone([text.tokens for text in distinct.values()]),
+            self._texts.encode([text.tokens for text in distinct.values()], alone=True),
             [text.pieces for text in distinct.values()],
             np.array([indices[key] for key in keys], np.int64),
             positions * 0 if mode == "latest" else positions,
         )
 
     def prepare_texts(self, texts: Sequence[TokenizedText]) -> None:
-        self._texts.encode_alone([text.tokens for text in texts])
+        self._texts.encode([text.tokens for text in texts], alone=True)
 
     def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> Vectors | None:
         if self._caption_evidence is None or not texts:
             return None
         positions = np.array([self._position[task] for task in tasks], np.int64)
-        vectors = self._texts.encode_alone([text.tokens for text in texts])
+        vectors = self._texts.encode([text.tokens for text in texts], alone=True)
         return np.asarray(self._caption_evidence(vectors, positions), np.float32)
 
     def _maps(self, mode: str) -> AnalyticMapSet:

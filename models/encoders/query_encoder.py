@@ -98,7 +98,7 @@ class QueryEncoder(ABC):
 
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:
         """Encode texts with the backbone, without learned weights, to unit vectors ``[n, dim]``."""
-        return self._texts.encode_together(self._texts.tokenize(texts))
+        return self._texts.encode(self._texts.tokenize(texts))
 
     def piece_presence(self, texts: Sequence[str]) -> Vectors:
         """Mark the word pieces in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""

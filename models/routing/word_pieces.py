@@ -43,8 +43,3 @@ def count_pieces(texts: Iterable[str]) -> npt.NDArray[np.float32]:
     for text in texts:
         counts[distinct_pieces([text])[0]] += 1
     return counts
-
-
-def are_words(texts: Sequence[str]) -> list[bool]:
-    """Check, for each text, whether the vocabulary has it as one word."""
-    return [len(pieces) == 1 for pieces in split_pieces(texts)]

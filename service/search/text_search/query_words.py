@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import get_args
 
 import numpy as np
@@ -23,7 +24,7 @@ from index.words.word_evidence import (
     word_evidence,
 )
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
-from models.routing.word_pieces import are_words
+from models.routing.word_pieces import split_pieces
 from service.catalog.domain_videos import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
@@ -228,15 +229,17 @@ class QueryWords:
             if len(self.units[index].terms) == 1
             and not QUOTE.match(typed[max(0, self.units[index].start - 1)])
         ]
-        missing = [term for term in missing if not transcripts.contains(term)]
         if not missing or not words.documents:
             return None
-        known = dict(zip(missing, are_words(missing), strict=True))
-        corrections = {term: words.correct(term, known.__getitem__) for term in missing}
+        corrections = {
+            term: words.correct(term)
+            for term, pieces in zip(missing, split_pieces(missing), strict=True)
+            if len(pieces) != 1 and not transcripts.contains(term)
+        }
         corrected = typed
-        for word in reversed(split_words(typed)):
-            if correction := corrections.get(word.term.removeprefix(COMPOUND)):
-                corrected = corrected[: word.start] + correction + corrected[word.end :]
+        for term, start, end in reversed(split_words(typed)):
+            if correction := corrections.get(term.removeprefix(COMPOUND)):
+                corrected = corrected[:start] + correction + corrected[end:]
         return corrected if any(corrections.values()) else None
 
     # -- matched texts ------------------------------------------------------------------------------------------
@@ -288,22 +291,21 @@ class QueryWords:
         spellings = self._spellings_of_term
         if not any(others for of_term in spellings.values() for _, others in of_term):
             return [
-                (word.start, word.end, unit)
-                for word in split_words(text, spellings)
-                for unit, _ in spellings[word.term]
+                (start, end, unit)
+                for term, start, end in split_words(text, spellings)
+                for unit, _ in spellings[term]
             ]
         placed = words_by_position(text)
         marks: list[_Mark] = []
         for position, words in placed.items():
-            for word in words:
-                for unit, others in spellings.get(word.term, ()):
-                    following = [
-                        next((other for other in placed.get(index, ()) if other.term in terms), None)
+            for term, start, end in words:
+                for unit, others in spellings.get(term, ()):
+                    ends = [
+                        next((last for other, _, last in placed.get(index, ()) if other in terms), 0)
                         for index, terms in enumerate(others, position + 1)
                     ]
-                    last = following[-1] if following else word
-                    if last is not None and None not in following:
-                        marks.append((word.start, last.end, unit))
+                    if all(ends):  # every other word follows
+                        marks.append((start, ends[-1] if ends else end, unit))
         return marks
 
     @cached_property
@@ -368,10 +370,8 @@ def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
     if errors:
         raise InvalidInput.of(errors)
     # In a hyphenated word, complete the last part, not the compound.
-    last = max(
-        (word for word in split_words(q) if word.end == len(q)), key=lambda word: word.start, default=None
-    )
-    completions = words.suggest(last.term, k) if last is not None else []
+    last = max((word for word in split_words(q) if word[2] == len(q)), key=itemgetter(1), default=None)
+    completions = words.suggest(last[0], k) if last is not None else []
     return SuggestionsResponse(
         suggestions=[Suggestion(text=text, count=count) for text, count in completions]
     )

@@ -10,7 +10,7 @@ from index.words.text_analysis import MAX_PHRASE, MAX_TERM, MAX_UNITS, analyze_t
 
 
 def terms(text: str) -> list[str]:
-    return [word.term for word in split_words(text)]
+    return [term for term, *_ in split_words(text)]
 
 
 def units(text: str) -> list[str]:
@@ -55,9 +55,9 @@ def test_text_is_split_into_folded_terms(text: str, expected: list[str]) -> None
 
 @given(st.text(max_size=60))
 def test_spans_of_words_contain_them(text: str) -> None:
-    for word in split_words(text):
-        assert 0 <= word.start < word.end <= len(text)
-        assert word.term in terms(text[word.start : word.end])
+    for term, start, end in split_words(text):
+        assert 0 <= start < end <= len(text)
+        assert term in terms(text[start:end])
 
 
 LONG = "x" * (MAX_TERM - 1)

@@ -198,7 +198,7 @@ def test_empty_index_answers() -> None:
     assert hits(index, "dog") == []
     assert index.replace([]).documents == index.replace([(1, []), (2, captions(""))]).videos == 0
     assert index.suggest("d", 5) == []
-    assert index.correct("dumbell", lambda word: False) is None
+    assert index.correct("dumbell") is None
     assert index.captioned(np.array([1], dtype=np.int64)).tolist() == [False]
 
 
@@ -246,21 +246,16 @@ def test_threads_search_and_change_an_index() -> None:
 
 def test_misspelled_word_is_corrected_to_the_most_frequent_neighbor() -> None:
     index = index_of("dumbbell", "dumbbell press", "cable row", "cables", "fable", "clip 0001235", "größe")
-
-    def correct(word: str) -> str | None:
-        return index.correct(word, lambda word: word == "gable")
-
-    assert correct("dumbell") == "dumbbell"
-    assert correct("dumbblel") == "dumbbell"
-    assert correct("dumbbfll") == "dumbbell"
-    assert correct("grosze") == "grosse"
-    assert correct("dumbbells") is None  # a variant is in the texts
-    assert correct("dumbbel") is None  # it has the same stem
-    assert correct("gable") is None  # a known word
-    assert correct("rwo") is None  # too short
-    assert correct("0001236") is None  # another number
-    assert correct("dmbel") is None  # two errors
-    assert index.replace([(0, []), (1, [])]).correct("dumbell", lambda word: False) is None
+    assert index.correct("dumbell") == "dumbbell"
+    assert index.correct("dumbblel") == "dumbbell"
+    assert index.correct("dumbbfll") == "dumbbell"
+    assert index.correct("grosze") == "grosse"
+    assert index.correct("dumbbells") is None  # a variant is in the texts
+    assert index.correct("dumbbel") is None  # it has the same stem
+    assert index.correct("rwo") is None  # too short
+    assert index.correct("0001236") is None  # another number
+    assert index.correct("dmbel") is None  # two errors
+    assert index.replace([(0, []), (1, [])]).correct("dumbell") is None
 
 
 def test_words_are_expanded_to_the_terms_that_stand_for_them() -> None:

@@ -71,9 +71,9 @@ def test_text_side_equals_the_tower_in_torch(name: str) -> None:
         assert np.array_equal(statistic, other)
     tokens = side.tokenize(TEXTS)
     assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in tower.tokenize(TEXTS)]
-    expected = tower.encode_alone(tokens)
-    np.testing.assert_allclose(side.encode_alone(tokens), expected, atol=1e-5)
-    np.testing.assert_allclose(side.encode_together(tokens), expected, atol=1e-5)
+    expected = tower.encode(tokens, alone=True)
+    np.testing.assert_allclose(side.encode(tokens, alone=True), expected, atol=1e-5)
+    np.testing.assert_allclose(side.encode(tokens), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "size"), [("small", 224), ("lite2", 260)])

@@ -6,7 +6,6 @@ import numpy as np
 
 from models.routing.word_pieces import (
     VOCABULARY,
-    are_words,
     count_pieces,
     distinct_pieces,
     piece_presence,
@@ -32,4 +31,3 @@ def test_pieces_are_those_of_the_tokenizer_without_special_tokens() -> None:
         set(parts),
     ]
     assert count_pieces(TEXTS).tolist() == piece_presence(TEXTS).sum(axis=0).tolist()
-    assert are_words(["heron", "quokkas", ""]) == [True, False, False]

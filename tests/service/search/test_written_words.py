@@ -101,6 +101,7 @@ def test_misspelled_word_is_answered_with_what_it_meant(served: SearchEngine) ->
     assert answer.corrected is not None
     assert answer.results[0].video_id == "birds-0"
     assert served.search("heron").corrected is None
+    assert served.search("boar").corrected is None, "no text has it, but the vocabulary"
     assert served.search('"herron"').corrected is None
     assert served.search("herron and Herron").corrected == "heron and heron"
 
