@@ -81,6 +81,11 @@ def audit(store: ShardStore) -> Audit:
         if len(np.setdiff1d(deleted[task], ids[task])):
             contradictions.append(f"task {task}: it never had some of its deleted IDs")
         contradictions += _contradictions(manifest, task)
+    for task, replaced in manifest.replaced.items():
+        for entry in replaced.segments:
+            problem = find_damage(store.shard_folder(entry.id), entry.files, entry.bytes, verify=True)
+            if problem:
+                contradictions.append(f"task {task}: the upgrade can't be undone, {problem}")
     contradictions += _shared_ids(ids)
     live_ids = {task: np.setdiff1d(stored, deleted[task]) for task, stored in ids.items()}
     referenced = manifest.folder_ids()

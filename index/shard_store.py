@@ -15,7 +15,7 @@ import numpy as np
 from index.arrays import Ids, Vectors, batches, video_ids_of
 from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing, ShardStoreError
 from index.files.durable_files import find_damage, sync
-from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
+from index.files.manifest_format import Manifest, ReleaseEntry, ReplacedShard, SegmentEntry, TombstoneEntry
 from index.files.segment_files import DESCRIPTION, TOMBSTONES, require_intact
 from index.scanning.exact_scan import is_gpu_used
 from index.shard_segments import (
@@ -133,6 +133,7 @@ class ShardStore(ShardReader):
         segments: Sequence[SegmentEntry] = (),
         deleted: Iterable[int] = (),
         replaced: tuple[str, Sequence[int]] | None = None,
+        upgrades: bool = False,
         before_replace: Callable[[], object] = lambda: None,
     ) -> Manifest:
         """Make a release the newest, and shards visible with it. This is the publish point of the whole store.
@@ -147,6 +148,8 @@ class ShardStore(ShardReader):
             deleted: IDs that were deleted while the shards were made; no generation ever shows them.
             replaced: A published task, and IDs that the same generation deletes from its shard, because the new shards
                 have vectors of these videos.
+            upgrades: Whether the shards take the place of those that their tasks have. These are kept, so that
+                :meth:`undo_upgrade` can restore them; one that an earlier upgrade replaced is dropped.
             before_replace: Called under the write lock just before the manifest is replaced; if it raises, nothing is
                 published.
 
@@ -167,8 +170,13 @@ class ShardStore(ShardReader):
                 current, release=release.id, releases={**current.releases, release.id: release}
             )
             for shard in new:
-                self._validator.require_new_shard(shard, manifest)
-                manifest = replace(manifest, shards={**manifest.shards, shard.task: shard})
+                before = _without_shard(manifest, shard.task) if upgrades else manifest
+                self._validator.require_new_shard(shard, before)
+                if upgrades:
+                    kept = ReplacedShard(manifest.segments(shard.task), manifest.tombstones.get(shard.task))
+                    before = replace(before, replaced={**manifest.replaced, shard.task: kept})
+                # An upgraded task keeps its place in the order.
+                manifest = replace(before, shards={**manifest.shards, shard.task: shard})
                 for segment in segments:
                     if segment.task == shard.task:
                         manifest = self._with_segment(segment, manifest)
@@ -183,6 +191,40 @@ class ShardStore(ShardReader):
                 manifest = self._without_ids(manifest, task, present)
             before_replace()
             return self.replace_manifest(current, manifest)
+
+    def undo_upgrade(self, task: str, deleted: Iterable[int] = ()) -> Manifest:
+        """Restore the shard that a task had before its latest upgrade.
+
+        Args:
+            deleted: IDs that were deleted since.
+
+        Raises:
+            ShardMissing: No upgrade of the task can be undone.
+            ManifestError, ShardCorrupt: Manifest or tombstones cannot be trusted.
+        """
+        with self.write_lock():
+            current = self.manifest()
+            if (kept := current.replaced.get(task)) is None:
+                raise ShardMissing(f"task {task} has no upgrade that can be undone")
+            first, *appended = kept.segments
+            for entry in kept.segments:
+                self._validator.require_intact(f"shard {entry.id[:12]}", entry)
+            changed = replace(_without_shard(current, task), shards={**current.shards, task: first})
+            if appended:
+                changed = replace(changed, appended={**changed.appended, task: tuple(appended)})
+            if kept.tombstones:
+                changed = replace(changed, tombstones={**changed.tombstones, task: kept.tombstones})
+            present = self._present_ids(changed, task, np.fromiter(deleted, np.int64))
+            return self.replace_manifest(current, self._without_ids(changed, task, present))
+
+    def accept_upgrade(self, task: str) -> Manifest:
+        """Drop the shard that a task had before its latest upgrade, if it is still kept."""
+        with self.write_lock():
+            current = self.manifest()
+            if task not in current.replaced:
+                return current
+            kept = {key: shard for key, shard in current.replaced.items() if key != task}
+            return self.replace_manifest(current, replace(current, replaced=kept))
 
     def serve(self, release: str | None) -> Manifest:
         """Let searches use a published release, and no later one until another release is served.
@@ -305,9 +347,12 @@ class ShardStore(ShardReader):
         """
         with self.write_lock():
             current = self.manifest()
-            if task not in current.shards or not current.shards[task].count:
+            if task not in current.shards or not (current.shards[task].count or task in current.replaced):
                 return current
-            return self._replace_shard(current, self._writer.write_empty(current.shards[task], self._empty))
+            empty = self._writer.write_empty(current.shards[task], self._empty)
+            self._validator.require_intact(f"shard {empty.id[:12]}", empty)
+            shards = {**current.shards, task: empty}
+            return self.replace_manifest(current, replace(_without_shard(current, task), shards=shards))
 
     def move(self, task: str) -> Manifest:
         """Copy a task's undeleted vectors to the store of new tasks, without embedding anything again.
@@ -418,15 +463,19 @@ class ShardStore(ShardReader):
         """Publish a shard that replaces all segments and tombstones of its task."""
         task = shard.task
         self._validator.require_intact(f"shard {shard.id[:12]}", shard)
-        return self.replace_manifest(
-            current,
-            replace(
-                current,
-                shards={**current.shards, task: shard},
-                appended={key: entries for key, entries in current.appended.items() if key != task},
-                tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
-            ),
-        )
+        changed = replace(_without_shard(current, task), shards={**current.shards, task: shard})
+        return self.replace_manifest(current, replace(changed, replaced=current.replaced))
+
+
+def _without_shard(manifest: Manifest, task: str) -> Manifest:
+    """Remove a task's segments, deletions and replaced shard."""
+    return replace(
+        manifest,
+        shards={key: entry for key, entry in manifest.shards.items() if key != task},
+        appended={key: entries for key, entries in manifest.appended.items() if key != task},
+        tombstones={key: entry for key, entry in manifest.tombstones.items() if key != task},
+        replaced={key: shard for key, shard in manifest.replaced.items() if key != task},
+    )
 
 
 def _modified_before(folder: Path, timestamp: float) -> bool:

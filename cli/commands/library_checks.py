@@ -363,8 +363,8 @@ def _damaged_files(store: ShardStore, manifest: Manifest) -> Iterator[tuple[Path
 
     folders = [
         *((store.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
-        *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
-        *((store.shard_folder(entry.id), entry.files) for entry in manifest.all_segments()),
+        *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.kept_tombstones()),
+        *((store.shard_folder(entry.id), entry.files) for entry in manifest.kept_segments()),
     ]
     for folder, files in folders:
         for name, digest in files.items():

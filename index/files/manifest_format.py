@@ -117,6 +117,14 @@ class TombstoneEntry:
 
 
 @dataclass(frozen=True)
+class ReplacedShard:
+    """The shard that an upgrade of its task replaced: segments in order of publication, and deleted IDs in them."""
+
+    segments: tuple[SegmentEntry, ...]
+    tombstones: TombstoneEntry | None
+
+
+@dataclass(frozen=True)
 class Manifest:
     """One generation of the store; by default, the one before the first publication.
 
@@ -130,6 +138,7 @@ class Manifest:
         appended: Task → segments that were appended later, embedded with the pinned release.
         tombstones: Task → deleted IDs in its segments.
         pinned: ID of the release that searches use while it is not the newest; None means the newest.
+        replaced: Task → the shard that it had before its latest upgrade, until the upgrade is accepted or undone.
     """
 
     generation: int = 0
@@ -140,6 +149,7 @@ class Manifest:
     appended: dict[str, tuple[SegmentEntry, ...]] = field(default_factory=dict)
     tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
     pinned: str | None = None
+    replaced: dict[str, ReplacedShard] = field(default_factory=dict)
 
     @property
     def served(self) -> str | None:
@@ -153,8 +163,17 @@ class Manifest:
 
     def folder_ids(self) -> set[str]:
         """Collect the IDs of the folders that the manifest names."""
-        tombstones = {entry.id for entry in self.tombstones.values()}
-        return {segment.id for segment in self.all_segments()} | set(self.releases) | tombstones
+        segments, tombstones = self.kept_segments(), self.kept_tombstones()
+        return {entry.id for entry in segments} | {entry.id for entry in tombstones} | set(self.releases)
+
+    def kept_segments(self) -> list[SegmentEntry]:
+        """List the segments of all tasks, then those of replaced shards."""
+        return self.all_segments() + [entry for shard in self.replaced.values() for entry in shard.segments]
+
+    def kept_tombstones(self) -> list[TombstoneEntry]:
+        """List the deletions in all tasks, then those in replaced shards."""
+        replaced = [shard.tombstones for shard in self.replaced.values() if shard.tombstones]
+        return [*self.tombstones.values(), *replaced]
 
     def all_segments(self) -> list[SegmentEntry]:
         """List the segments of all tasks, in order of publication."""
@@ -209,13 +228,20 @@ class Manifest:
                 },
                 tombstones={key: TombstoneEntry(**entry) for key, entry in body["tombstones"].items()},
                 pinned=body["pinned"],
+                replaced={
+                    key: ReplacedShard(
+                        tuple(SegmentEntry.from_json(segment) for segment in entry["segments"]),
+                        TombstoneEntry(**entry["tombstones"]) if entry["tombstones"] else None,
+                    )
+                    for key, entry in body.get("replaced", {}).items()  # 1.0 has no upgrades
+                },
             )
             if manifest.pinned is not None and manifest.pinned not in manifest.releases:
                 raise ManifestError(f"manifest.json pins a release that it does not list; {_RESTORE}")
             folders: list[ReleaseEntry | TombstoneEntry | SegmentEntry] = [
                 *manifest.releases.values(),
-                *manifest.all_segments(),
-                *manifest.tombstones.values(),
+                *manifest.kept_segments(),
+                *manifest.kept_tombstones(),
             ]
             for folder in folders:
                 _require_content_id(folder.id, folder.files)

@@ -195,9 +195,9 @@ def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[s
         Name relative to the store's root → path and SHA-256.
     """
     folders = [
-        *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.all_segments()),
+        *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.kept_segments()),
         *((store_folder.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
-        *((store_folder.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
+        *((store_folder.tombstone_folder(entry.id), entry.files) for entry in manifest.kept_tombstones()),
     ]
     return {
         (folder / name).relative_to(store_folder.root).as_posix(): (folder / name, digest)
