@@ -309,21 +309,18 @@ class SearchEngine:
         for release_id, numbers in by_release.items():
             group = [requests[number] for number in numbers]
             if release_id == current.release_id:
-                answers = self._with_loaded_tasks(partial(self._answer_on, requests=group), current)
+                run = partial(execute, requests=group, cache=self.metadata_cache)
+                searches = self._with_loaded_tasks(run, current)
             else:
-                answers = self._answer_on(self.snapshots.of_release(release_id), group)
-            responses |= zip(numbers, answers, strict=True)
+                searches = execute(self.snapshots.of_release(release_id), group, self.metadata_cache)
+            responses |= zip(numbers, answer_searches(searches), strict=True)
         return [responses[number] for number in range(len(requests))]
-
-    def _answer_on(self, snapshot: SearchSnapshot, requests: Sequence[SearchRequest]) -> list[SearchResponse]:
-        searches = execute(snapshot, requests, self.metadata_cache)
-        return answer_searches(snapshot, searches, self.metadata_cache)
 
     def _answer_batch(self, requests: Sequence[SearchRequest]) -> Sequence[SearchResponse | Exception]:
         """Answer concurrent requests for new lists. An invalid one does not affect the others."""
         snapshot = self.snapshots.current()
         try:
-            return self._answer_on(snapshot, requests)
+            return answer_searches(execute(snapshot, requests, self.metadata_cache))
         except Exception as error:
             if len(requests) == 1:
                 return [error]

@@ -33,7 +33,6 @@ from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.executor import TextSearch
 from service.search.video_filters import count_facets
-from service.search.video_metadata_cache import VideoMetadataCache
 
 _LISTED_TASKS = 10  # likeliest tasks in a response's routing, besides the searched ones
 _UNKNOWN_VISUAL = -4.0  # log-odds of a video whose visual score tells nothing: one in fifty-five is right
@@ -41,10 +40,9 @@ _NEARLY_CERTAIN = 0.9  # a video with some of the words matches from this probab
 _SPEAKS_AGAINST = -4.0  # log-odds; captions that deny the query this strongly overrule the visual score
 
 
-def answer_searches(
-    snapshot: SearchSnapshot, searches: Sequence[TextSearch], cache: VideoMetadataCache
-) -> list[SearchResponse]:
-    """Answer searches whose rounds are all done, with at most one read of videos for all."""
+def answer_searches(searches: Sequence[TextSearch]) -> list[SearchResponse]:
+    """Answer one or more completed searches of one snapshot, with at most one read of videos for all."""
+    snapshot, read_cache = searches[0].snapshot, searches[0].cache.read_cache
     for search in searches:
         hits, query = search.planner.hits, search.request.query
         compute_confidence(search, hits)
@@ -65,16 +63,16 @@ def answer_searches(
             search.times["search"] += 1000 * (time.perf_counter() - start)
     start = time.perf_counter()
     edits = {search.edit for search in searches}
-    rows, as_of, not_cached = cache.read_cache.read_results(
+    rows, as_of, not_cached = read_cache.read_results(
         [hit for search in searches for hit in search.page],
         snapshot,
         edits.pop() if len(edits) == 1 else None,
     )
     said = [(search.words.passages, hit.id) for search in searches for hit in search.page]
     passages = [by_video[video] for by_video, video in said if video in by_video]
-    cues = cache.read_cache.read_passages(passages) if passages else {}
+    cues = read_cache.read_passages(passages) if passages else {}
     pages = [build_results(search.page, rows, snapshot, search=search, cues=cues) for search in searches]
-    catalog_ms = 1000 * (time.perf_counter() - start) / max(1, len(searches))
+    catalog_ms = 1000 * (time.perf_counter() - start) / len(searches)
     degraded = {
         **snapshot.degraded_by_name,
         **{snapshot.task_names[task]: reason for task, reason in not_cached.items()},

@@ -191,7 +191,7 @@ class RoundPlanner:
     def add_hits(
         self,
         hits_by_task: Iterable[tuple[str, Hits]],
-        words: Callable[[Ids], tuple[Scores, npt.NDArray[np.bool_]]] | None = None,
+        words: Callable[[Ids], tuple[Scores, npt.NDArray[np.bool_]]],
     ) -> None:
         """Add the hits of a round.
 
@@ -209,9 +209,7 @@ class RoundPlanner:
         cosines = np.concatenate([hits.scores for _, hits in parts])
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
         bonuses = np.repeat(np.array([self.prior_bonuses[task] for task, _ in parts], np.float32), counts)
-        evidence, match_all = (
-            words(ids) if words else (np.zeros(len(ids), np.float32), np.zeros(len(ids), np.bool_))
-        )
+        evidence, match_all = words(ids)
         scores = (self._visual.log_odds(cosines) + evidence) + bonuses
         self._highest_cosine = max(self._highest_cosine, float(cosines.max()))
         columns = zip(self._pool, (ids, scores, orders, cosines, evidence, match_all), strict=True)

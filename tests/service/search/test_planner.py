@@ -26,6 +26,10 @@ def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
     return Hits(np.array([i for i, _ in best], np.int64), np.array([c for _, c in best], np.float32))
 
 
+def _no_words(videos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(len(videos), np.float32), np.zeros(len(videos), np.bool_)
+
+
 def _planner(routing: Sequence[tuple[str, float]], *arguments: Any, **options: Any) -> RoundPlanner:
     tasks, bonuses = [task for task, _ in routing], np.array([bonus for _, bonus in routing])
     return RoundPlanner(tasks, bonuses, *arguments, visual=VisualScore(1.0, 0.0), **options)
@@ -35,7 +39,7 @@ def _search(planner: RoundPlanner, shards: Shards, k: int) -> list[list[str]]:
     waves = []
     while wave := planner.next_round():
         waves.append(wave)
-        planner.add_hits({task: _nearest(shards[task], k) for task in wave}.items())
+        planner.add_hits({task: _nearest(shards[task], k) for task in wave}.items(), _no_words)
     return waves
 
 
@@ -220,7 +224,7 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
         sizes.append([])
         while wave := planner.next_round():
             sizes[-1].append(len(wave))
-            planner.add_hits([])
+            planner.add_hits([], _no_words)
     assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
     # The first wave takes a few tasks that are less likely.
     bonuses = {f"t{n}": -float(n) for n in range(20)}
@@ -238,7 +242,7 @@ def test_encoders_with_a_shared_encoding_search_more_likely_tasks() -> None:
     for limits in (SEPARATE_ENCODINGS, ONE_TASK_AT_FIRST):
         planner = _planner([("near", 0.0), ("far", bonus)], ["near", "far"], 2, routes="auto", limits=limits)
         assert planner.next_round() == ["near"]
-        planner.add_hits({"near": hits}.items())
+        planner.add_hits({"near": hits}.items(), _no_words)
         searched.append(planner.next_round())
     assert searched == [[], ["far"]]
 

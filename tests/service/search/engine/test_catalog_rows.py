@@ -192,7 +192,7 @@ def test_searches_that_end_together_show_the_edits_before_each(
 
     first = run()
     edit_video("birds-0", VideoPatch(captions=["a grey heron"]))
-    responses = answer_searches(snapshot, [first, run()], cache)
+    responses = answer_searches([first, run()])
     assert catalog_reads == [6]
     for response in responses:
         assert ["a grey heron"] in [result.captions for result in response.results]
