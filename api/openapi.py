@@ -119,6 +119,7 @@ TASK_BODY = _request_body(
     name={"type": "string", "minLength": 1, "maxLength": 80},
     method={"type": "string"},
     settings={"type": "string", "description": "Method settings as a JSON object."},
+    backbone={"type": "string"},
 )
 PREVIEW_BODY = _request_body(PreviewRequest)
 

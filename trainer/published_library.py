@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,15 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import read_fold, read_lineage, read_release
-from models.releases.release_state import MeasuredFold, ParentRelease, ReleaseState
+from models.releases.release_state import (
+    Lineage,
+    MeasuredFold,
+    ParentRelease,
+    ReleaseState,
+    ReleaseTask,
+    TaskLineage,
+    find_lineages,
+)
 from models.routing.routing_profiles import profile_row
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
@@ -44,6 +52,7 @@ class Library:
         self._snapshot = IndexSnapshot.open(store, verify=False)
         self._folders: dict[str, Path] = {}
         self._releases: dict[str, ReleaseState] = {}
+        self._contributions: dict[str, TaskLineage] = {}
         self._pinned: dict[str, ReleaseState] = {}
 
     @property
@@ -64,9 +73,7 @@ class Library:
             ReleaseError: A file of the release has an unknown format.
         """
         if identifier not in self._releases:
-            state = read_release(
-                self._folder(identifier), read_parent=lambda parent: read_lineage(self._folder(parent))
-            )
+            state = read_release(self._folder(identifier), read_parent=self._contribution)
             if state.uncounted and self._read_captions:
                 factor = float(state.config.get("word_evidence", 1.0))  # of the analytic method
                 rows = {
@@ -78,24 +85,45 @@ class Library:
             self._releases[identifier] = state
         return self._releases[identifier]
 
+    def description(self, identifier: str) -> ReleaseState:
+        """Read a release without tensors, routing profiles and ancestors; errors as in :meth:`release`."""
+        return read_release(self._folder(identifier), tensor_prefixes=lambda kind: (), profiles=False)
+
     @cached_property
-    def current(self) -> ReleaseState | None:
-        """The newest release; None before the first task."""
-        return self.release(self.manifest.release) if self.manifest.release else None
+    def lineages(self) -> list[Lineage]:
+        """The lineages of the releases, that of the newest one first; errors as in :meth:`release`."""
+        return find_lineages(self.manifest.releases, self._contribution)
+
+    @cached_property
+    def uncounted(self) -> frozenset[str]:
+        """Tasks whose profile is counted again, see :class:`~models.releases.release_state.TaskLineage`."""
+        parts = map(self._contribution, self.manifest.releases)
+        return frozenset[str]().union(*(part.uncounted for part in parts))
+
+    def newest_release(self, *, domain: str) -> str:
+        """Find the newest release of a domain's lineage."""
+        pinned = self.manifest.shards[domain].release
+        return next(lineage.releases[0] for lineage in self.lineages if pinned in lineage.releases)
+
+    def continued_release(self, tasks: Sequence[ReleaseTask]) -> str | None:
+        """Find the newest release of the lineage with exactly these tasks, which a next task continues."""
+        return next((each.releases[0] for each in self.lineages if each.tasks == tuple(tasks)), None)
 
     def parent_release(self, state: ReleaseState) -> ParentRelease | None:
-        """Reference the newest release if ``state`` extends it; otherwise None."""
-        identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
-        extends_newest = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
-        return ParentRelease(identifier, len(tasks)) if identifier and extends_newest else None
+        """Reference the release that ``state`` continues with one task; None if it starts a lineage."""
+        identifier = self.continued_release(state.tasks[:-1])
+        return ParentRelease(identifier, len(state.tasks) - 1) if identifier else None
 
-    def pinned_releases(self) -> dict[str, ReleaseState]:
-        """Read the releases that shards pin, for encoding queries, by task ID; without routing profiles."""
-        for shard in self.manifest.shards.values():
-            if shard.release not in self._pinned:
-                folder = self._folder(shard.release)
-                self._pinned[shard.release] = read_query_release(folder, profiles=False)
-        return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
+    def pinned_releases(self, tasks: Iterable[ReleaseTask]) -> dict[str, ReleaseState]:
+        """Read the releases that the shards of some tasks pin, for encoding queries, by task ID; without profiles."""
+        pinned: dict[str, ReleaseState] = {}
+        for task in tasks:
+            if (shard := self.manifest.shards.get(task.task_id)) is not None:
+                if shard.release not in self._pinned:
+                    folder = self._folder(shard.release)
+                    self._pinned[shard.release] = read_query_release(folder, profiles=False)
+                pinned[task.task_id] = self._pinned[shard.release]
+        return pinned
 
     def fold(self, task: str) -> MeasuredFold | None:
         """Read the fold of the release that a task's shard pins; None without one.
@@ -115,6 +143,12 @@ class Library:
         pinned = {task: read_video_release(self._folder(shard.release))}
         encoder = VideoEncoder(backbone, {task: shard.fingerprint}, pinned)
         return encoder.for_task(task)
+
+    def _contribution(self, identifier: str) -> TaskLineage:
+        """Read what a release added, once."""
+        if identifier not in self._contributions:
+            self._contributions[identifier] = read_lineage(self._folder(identifier))
+        return self._contributions[identifier]
 
     def _folder(self, identifier: str) -> Path:
         """Find a release's folder, and check its files against the published checksums."""

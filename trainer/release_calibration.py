@@ -60,8 +60,9 @@ def calibrate_release(
         task: The new task as it was learned; some videos may be deleted since.
         state: Release; its last task is the new one.
     """
-    pinned = {**library.pinned_releases(), task.task_id: state}
-    earlier = library.current.calibration if library.current else ()
+    pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
+    previous = library.continued_release(state.tasks[:-1])
+    earlier = library.release(previous).calibration if previous else ()
     deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
     new = cross_fit(method, task, encoder, pinned, deleted=deleted, report_alive=report_alive)
     calibration = draw_sample([*earlier, *new], MAX_CAPTIONS)

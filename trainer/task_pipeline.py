@@ -41,7 +41,7 @@ from trainer.evaluation.gallery import (
     summarize,
 )
 from trainer.evaluation.recall_row import RecallRow, evaluate_row, select_measured_tasks
-from trainer.methods import Method, start_method
+from trainer.methods import Method, can_continue, start_method
 from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.training_checkpoint import CheckpointStore, run_identity
@@ -113,20 +113,27 @@ class HeldOutVideos:
 def prepare_method(
     backbone: Backbone, library: Library, task: TaskData, name: str, settings: Mapping[str, Any]
 ) -> Method:
-    """Construct the method that learns a task, in the state of the newest release.
+    """Construct the method that learns a task, in the state of the newest release that it can continue.
 
-    A task without training captions is only indexed: with the newest release as it is, whatever method the task names,
-    or with the unchanged backbone if the library is empty.
+    One of the same method comes first. If the method can continue none, it starts another lineage.
+
+    A task without training captions is only indexed: with the newest release of the backbone as it is, whatever method
+    the task names, or with the unchanged backbone if it has no release.
 
     Raises:
-        MethodError: A setting is unknown, or the method cannot continue the release.
+        MethodError: The method or a setting is unknown.
     """
-    current = library.current
-    if task.pairs:
-        return start_method(name, backbone, settings, current)
-    if current is None:
+    newest = [lineage.releases[0] for lineage in library.lineages]
+    descriptions = {identifier: library.description(identifier) for identifier in newest}
+    if not task.pairs:
+        for identifier, release in descriptions.items():
+            if can_continue(release.method, backbone, release.config, release):
+                return start_method(release.method, backbone, release.config, library.release(identifier))
         return start_method("zero_shot", backbone, {}, None)
-    return start_method(current.method, backbone, current.config, current)
+    for identifier in sorted(newest, key=lambda each: descriptions[each].method != name):
+        if can_continue(name, backbone, settings, descriptions[identifier]):
+            return start_method(name, backbone, settings, library.release(identifier))
+    return start_method(name, backbone, settings, None)
 
 
 def train_task(
@@ -154,19 +161,22 @@ def train_task(
         TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
         MethodError, ReplicaKilled: See :func:`trainer.training_replicas.training_group`.
     """
+    learned = {each.task_id for each in method.learned_tasks}
+    previous = library.continued_release(method.learned_tasks)
     run = run_identity(
         task.task_id,
-        library.manifest.release,
+        previous,
         method.backbone.fingerprint,
         method.name,
         method.config.model_dump(mode="json"),
         [(pair.clip.vector_id, pair.clip.frames_path.name, pair.caption) for pair in task.pairs],
     )
-    with training_group(method, library.current, task, processes) as group:
+    release = library.release(previous) if previous else None
+    with training_group(method, release, task, processes) as group:
         learn_task(
             method,
             task,
-            library.stored_vectors(training),
+            library.stored_vectors({each: ids for each, ids in training.items() if each in learned}),
             report=report,
             checkpoints=CheckpointStore(checkpoints, run, fencing_token),
             group=group,
@@ -209,7 +219,8 @@ def index_task(
     vectors = embed()
     report("calibrating", 0)
     state = method.release()
-    encoder = open_query_encoder(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
+    pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
+    encoder = open_query_encoder(method.backbone, state, pinned)
     state = calibrate(encoder, state, MemoryShard(ids, vectors))
     with store.staging() as staged:
         write_release(staged, state, parent=library.parent_release(state))
@@ -284,7 +295,7 @@ def evaluate_release(
         held_out: Held-out videos by task ID; other tasks have no figures.
     """
     state = written.state.as_measured()
-    pinned = {**library.pinned_releases(), written.shard.task: state}
+    pinned = {**library.pinned_releases(state.tasks), written.shard.task: state}
     galleries: list[Gallery] = []
     rows: list[int] = []
     no_videos = HeldOutVideos.from_captions([])
@@ -308,7 +319,7 @@ def evaluate_release(
         shard = FoldShard(gallery.shard, fold)
         galleries[column] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
         pinned[task] = replace(pinned[task], tensors={**pinned[task].tensors, **fold.routing})
-        if library.current is None or task not in library.current.uncounted:
+        if task not in library.uncounted:
             profiles[row] = fold.tokens, fold.values
     encoder = open_query_encoder(backbone, state, pinned)
     return evaluate_row(

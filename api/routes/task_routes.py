@@ -206,7 +206,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
         name = form.get("name")
         missing_name = FieldError("name", "The name is missing.", "Choose one, for example 'night traffic'.")
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
-        method = form.get("method")
+        method, backbone = form.get("method"), form.get("backbone")
         return await run_long(
             commands.create_task_from_archive,
             archive.file,
@@ -214,6 +214,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
             name=str(name),
             method=str(method) if method else None,
             settings=_parse_settings(form.get("settings")),
+            backbone=str(backbone) if backbone else None,
             idempotency_key=idempotency_key,
             caller=caller,
         )

@@ -196,7 +196,8 @@ function destination() {
   const into = $("f-into").value;
   if (into) return { into };
   const method = $("f-method").value;
-  return { name: $("f-name").value || null, method, settings: parseSettings() };
+  const backbone = $("f-backbone").value || null;
+  return { name: $("f-name").value || null, method, settings: parseSettings(), backbone };
 }
 
 function parseSettings() {
@@ -252,7 +253,12 @@ async function sendArchive(file) {
   const form = new FormData();
   const fields = into
     ? {}
-    : { name: $("f-name").value, method: $("f-method").value, settings: $("f-settings").value };
+    : {
+        name: $("f-name").value,
+        method: $("f-method").value,
+        settings: $("f-settings").value,
+        backbone: $("f-backbone").value,
+      };
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("archive", file);
   showControls();
@@ -359,6 +365,7 @@ function inputOf(field) {
     into: "f-into",
     method: "f-method",
     settings: "f-settings",
+    backbone: "f-backbone",
     archive: "f-files",
   }[field];
   return id ? $(id) : null;

@@ -149,7 +149,8 @@ function drawGlance(task, appends) {
 function learnedNote(task) {
   const way = task.trained ? `With ${task.method}` : "Indexed without training";
   const position = task.learned_order ? `, t = ${task.learned_order}` : "";
-  return `${way}${position}, release ${shortId(task.release)}.`;
+  const backbone = task.backbone ? ` on ${task.backbone}` : "";
+  return `${way}${backbone}${position}, release ${shortId(task.release)}.`;
 }
 
 function drawAppends(task, appends) {

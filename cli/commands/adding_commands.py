@@ -50,6 +50,9 @@ def ingest(
     into: Annotated[str | None, typer.Option(help="Append to this learned domain (name or ID).")] = None,
     method: Annotated[str | None, typer.Option(help="Learning method (default: the service's).")] = None,
     assignments: MethodSettings = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Encoder of frames and texts (default: the service's).")
+    ] = None,
     wait: Wait = True,
     in_place: InPlace = False,
     encoding: Encoding = None,
@@ -75,9 +78,9 @@ def ingest(
     )
     from service.syncs.source_listing import explain_left_out
 
-    if into and (name or method or assignments):
+    if into and (name or method or assignments or backbone):
         refuse_call(
-            "--into cannot be combined with --name, --method or --set.",
+            "--into cannot be combined with --name, --method, --set or --backbone.",
             "The domain keeps its name and its release.",
         )
     path = None if is_source_uri(source) else Path(source)
@@ -93,7 +96,7 @@ def ingest(
     if into:
         target = LearnedDomain(client, find_task(client, into).id)
     else:
-        target = NewDomain(client, name or default_name(source), method, settings)
+        target = NewDomain(client, name or default_name(source), method, settings, backbone)
     left_out: dict[str, str] = {}
     if path is not None and is_archive:
         with path.open("rb") as archive, console.status("Sending the archive …"):

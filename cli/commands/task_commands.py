@@ -71,13 +71,14 @@ def retry(
     task: TaskName,
     method: Annotated[str | None, typer.Option(help="Use another learning method.")] = None,
     assignments: MethodSettings = None,
+    backbone: Annotated[str | None, typer.Option(help="Use another encoder of frames and texts.")] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Queue a failed or cancelled task again, with its own method and settings by default."""
+    """Queue a failed or cancelled task again, with its own method, settings and backbone by default."""
     client = connect(url, data)
-    spec = RetrySpec(method=method, settings=parse_settings(assignments or []))
+    spec = RetrySpec(method=method, settings=parse_settings(assignments or []), backbone=backbone)
     _print_state(client.retry_task(find_task(client, task).id, body=spec))
     print_notice(client)
 

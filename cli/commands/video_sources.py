@@ -50,18 +50,30 @@ class NewDomain:
     name: str
     method: str | None
     settings: MethodSettings
+    backbone: str | None = None
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
         """Send paths of videos that the service can read."""
         return self.client.create_task(
-            TaskSpec(name=self.name, method=self.method, settings=self.settings, videos=videos)
+            TaskSpec(
+                name=self.name,
+                method=self.method,
+                settings=self.settings,
+                backbone=self.backbone,
+                videos=videos,
+            )
         )
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
         with _sending(self.client, archive):
             return self.client.create_task_from_archive(
-                archive, self.name, filename=filename, method=self.method, settings=self.settings
+                archive,
+                self.name,
+                filename=filename,
+                method=self.method,
+                settings=self.settings,
+                backbone=self.backbone,
             )
 
 

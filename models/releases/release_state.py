@@ -18,10 +18,10 @@ way. Their basis is that of the release, so that the vectors of other videos can
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,39 @@ class TaskLineage:
             raise ReleaseError(f"the routing profiles of the releases do not match: {error}") from error
         uncounted = frozenset[str]().union(*(part.uncounted for part in parts))
         return TaskLineage(tasks, profiles, uncounted=uncounted)
+
+
+class Lineage(NamedTuple):
+    """Releases that continue each other: those of one encoder.
+
+    Attributes:
+        releases: IDs, newest first.
+        tasks: Tasks of the newest release, in learned order.
+    """
+
+    releases: tuple[str, ...]
+    tasks: tuple[ReleaseTask, ...]
+
+
+def find_lineages(releases: Iterable[str], read: Callable[[str], TaskLineage]) -> list[Lineage]:
+    """Divide a library's releases, in order of publication, into lineages; that of the newest release comes first.
+
+    Args:
+        read: Function from a release's ID to the tasks that it adds.
+    """
+    lineages: list[Lineage] = []
+    continued: set[str] = set()
+    for newest in reversed(list(releases)):
+        parts: dict[str, TaskLineage] = {}
+        link = None if newest in continued else newest
+        while link is not None:
+            parts[link] = part = read(link)
+            link = part.parent.release if part.parent else None
+        if parts:
+            tasks = (task for part in reversed(parts.values()) for task in part.tasks)
+            lineages.append(Lineage(tuple(parts), tuple(tasks)))
+            continued |= parts.keys()
+    return lineages
 
 
 Ids = npt.NDArray[np.int64]

@@ -155,6 +155,7 @@ class Task(Base):
     slug: Mapped[str | None] = mapped_column(String(80), index=True, unique=True)
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
+    backbone: Mapped[str | None] = mapped_column(String(255))  # None: that of the library when the task runs
 
     state: Mapped[str] = mapped_column(String(16), default="queued")
     progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=lambda: {"stage": "queued"})

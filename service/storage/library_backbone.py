@@ -1,20 +1,22 @@
-"""Choose the library's backbone and default method."""
+"""Choose the backbone and the method of a new task."""
 
 from __future__ import annotations
 
 import json
 
+from sqlalchemy import func, select
+from sqlalchemy.orm import aliased
+
 from index.errors import ShardStoreError
 from index.files.store_folder import StoreFolder
 from models.backbones import SMALL_NAMES, has_open_blocks
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
 from service.core.settings import DEFAULT_BACKBONE, Settings, settings
 
 
 def library_backbone(of: Settings | None = None) -> str:
-    """Choose the configured backbone, or else the library's, or the default for a new library.
-
-    A library keeps its first backbone, because vectors from different backbones are not comparable.
-    """
+    """Choose the configured backbone, or else that of the newest domain, or the default for a new library."""
     chosen = of or settings()
     if chosen.backbone is not None:
         return chosen.backbone
@@ -29,7 +31,20 @@ def library_backbone(of: Settings | None = None) -> str:
     return DEFAULT_BACKBONE
 
 
-def default_method() -> str:
+def backbone_of_task(task_id: str) -> str:
+    """Look up a task's backbone: for an append, that of its domain."""
+    domain = aliased(Task)
+    query = (
+        select(func.coalesce(domain.backbone, Task.backbone))
+        .select_from(Task)
+        .outerjoin(domain, domain.id == Task.target_id)
+        .where(Task.id == task_id)
+    )
+    with session_scope() as session:
+        return session.scalar(query) or library_backbone()
+
+
+def default_method(backbone: str) -> str:
     """Choose the configured method, or else the backbone's default.
 
     That is ``analytic`` for ``small`` and ``lite2``, ``strata`` for others with open blocks, and ``bmu_moco`` for the
@@ -38,7 +53,6 @@ def default_method() -> str:
     configured = settings().method
     if configured is not None:
         return configured
-    backbone = library_backbone()
     if backbone in SMALL_NAMES:
         return "analytic"
     return "strata" if has_open_blocks(backbone) else "bmu_moco"

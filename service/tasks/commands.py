@@ -35,7 +35,7 @@ from service.storage.video_files import is_removed_upload
 from service.tasks import broker, commands, uploaded_videos
 from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.idempotency import CreateOutcome, TaskRequest
-from service.tasks.ingestion_checks import Spec, raise_first, task_errors, validate_spec
+from service.tasks.ingestion_checks import Spec, raise_first, task_errors, task_fields, validate_spec
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import (
     is_published,
@@ -97,6 +97,7 @@ def create_task_from_archive(
     name: str,
     method: str | None = None,
     settings: dict[str, Any] | None = None,
+    backbone: str | None = None,
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
@@ -110,6 +111,8 @@ def create_task_from_archive(
         Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for ``create_task``.
     """
     fields = {"name": name, "method": method, "settings": settings}
+    if backbone is not None:
+        fields["backbone"] = backbone
     return _create_from_archive(TaskRequest(idempotency_key, caller), archive, filename, TaskSpec, fields)
 
 
@@ -188,10 +191,10 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     """Queue a failed or cancelled task again, at the end of the queue.
 
     Args:
-        spec: New method and settings; None keeps the current ones.
+        spec: New method and settings, and new backbone; None keeps the current ones.
 
     Raises:
-        InvalidInput: The method or settings are invalid, or the task is an append.
+        InvalidInput: The method, settings or backbone are invalid, or the task is an append.
         NotFound: The task does not exist.
         Conflict: The task is neither failed nor cancelled.
         InsufficientStorage: The disk has no space for the videos; the task is unchanged.
@@ -231,15 +234,17 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
 
 
 def _change_method(task: Task, spec: RetrySpec) -> None:
-    if spec.method is None and spec.settings is None:
+    if spec == RetrySpec():
         return
     if task.target_id is not None:
         raise InvalidInput.at(
             "method", "An append uses the method of its domain.", "Retry it without method and settings."
         )
-    method, chosen = spec.method or task.method, dict(spec.settings or {})
-    raise_first(task_errors(method, chosen))
-    task.method, task.settings = method, chosen
+    is_changed = spec.method is not None or spec.settings is not None
+    chosen = spec.settings if is_changed else task.settings
+    fields = task_fields(spec.method or task.method, chosen, spec.backbone or task.backbone)
+    raise_first(task_errors(**fields))
+    task.method, task.settings, task.backbone = fields["method"], dict(fields["settings"]), fields["backbone"]
     shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # the previous method's
 
 

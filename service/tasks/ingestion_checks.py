@@ -1,6 +1,6 @@
 """Validate a task's specification beyond its schema. Every error names the field and gives a hint.
 
-Methods and settings are checked against the library's backbone without loading either.
+Methods and settings are checked against the task's backbone without loading either.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 import yaml
+from sqlalchemy import select
 
 from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import MAX_CUES, Cue
 from media import MediaError
-from models.backbones import has_open_blocks
+from models.backbones import TRANSFORMERS_PREFIX, has_open_blocks
+from models.errors import ModelError
+from service.catalog.database import session_scope
 from service.catalog.domain_videos import TimedText
+from service.catalog.tables import Task
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import METHOD_NAMES
@@ -39,7 +43,7 @@ def validate_spec(spec: Spec) -> Spec:
     """Validate a task or an append against the limits and the files that it names.
 
     Returns:
-        The specification with its method and settings, and with normalized URIs and captions.
+        The specification with its method, settings and backbone, and with normalized URIs and captions.
 
     Raises:
         InvalidInput: Fields are invalid; the error lists up to 20 of them.
@@ -47,7 +51,7 @@ def validate_spec(spec: Spec) -> Spec:
     fields: dict[str, Any] = {}
     errors = _videos_errors(spec.videos)
     if isinstance(spec, TaskSpec):
-        fields = {"method": spec.method or default_method(), "settings": spec.settings or {}}
+        fields = task_fields(spec.method, spec.settings, spec.backbone)
         errors = chain(task_errors(**fields), _replacement_errors(spec), errors)
     raise_first(errors)
     fields["videos"] = [
@@ -96,9 +100,15 @@ def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
     return sorted((cue.start, cue.end, normalize_caption(cue.text)) for cue in cues)
 
 
-def task_errors(method: str, settings: dict[str, Any]) -> Iterator[FieldError]:
-    """Find the errors in a task's method and settings."""
-    if error := find_method_error(method, settings, library_backbone()):
+def task_fields(method: str | None, settings: dict[str, Any] | None, backbone: str | None) -> dict[str, Any]:
+    """Complete a task's method, settings and backbone with their defaults."""
+    backbone = backbone or library_backbone()
+    return {"method": method or default_method(backbone), "settings": settings or {}, "backbone": backbone}
+
+
+def task_errors(method: str, settings: dict[str, Any], backbone: str) -> Iterator[FieldError]:
+    """Find the errors in a task's method, settings and backbone."""
+    if error := _find_backbone_error(backbone) or find_method_error(method, settings, backbone):
         yield error
     if method in METHOD_NAMES:
         yield from settings_errors(method, settings)
@@ -253,8 +263,29 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
         "method",
         f"Method {method!r} works inside the backbone's transformer blocks, but backbone {backbone!r} "
         "does not expose those of its image tower.",
-        f"Choose one of {others}{setting}; or start a library with backbone 'small' or 'open_clip:…'.",
+        f"Choose one of {others}{setting}; or a backbone such as 'small' or 'open_clip:ViT-B-32/openai'.",
     )
+
+
+def _find_backbone_error(name: str) -> FieldError | None:
+    """Explain why a backbone cannot be used; None if it can. The workers report if its weights are missing."""
+    with session_scope() as session:
+        used = session.scalar(select(Task.id).where(Task.backbone == name).limit(1))
+    if used is not None or name == library_backbone():
+        return None
+    if (
+        name.startswith(TRANSFORMERS_PREFIX) or name.count("/") > 1
+    ):  # the worker would read any file or repository
+        message = "Only the server's configuration can name a model by its folder, file or repository."
+        return FieldError("backbone", message, "Set CINESTRATA_BACKBONE to it, and leave the field out.")
+    # Imported here: command-line clients do not need the library of backbones.
+    from models.backbones.backbone_loading import frame_spec
+
+    try:
+        frame_spec(name)
+    except ModelError as error:
+        return FieldError("backbone", f"{error}.")
+    return None
 
 
 def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -42,7 +42,7 @@ from service.core.errors import (
 )
 from service.core.settings import settings
 from service.storage import library_files
-from service.storage.library_backbone import library_backbone
+from service.storage.library_backbone import backbone_of_task
 from service.storage.library_files import local_video, require_writable
 from service.storage.video_files import remove_deleted_files
 from service.tasks.lifecycle import (
@@ -106,7 +106,7 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
     def probe_chunks(chunks: Iterator[ChunkClaim]) -> None:
         send_due()
         require_writable(settings().cache_dir, settings().thumbnails_dir)
-        spec = _frame_spec()
+        spec = _frame_spec(task_id)
         with _open_decoder() as decoder:
             for chunk in chunks:
                 _probe_chunk(chunk, decoder, spec)
@@ -116,7 +116,7 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
 
 def _probe_chunks(claim: Claim) -> None:
     """Process the task's chunks until all are done."""
-    task_id, spec = claim.task.id, _frame_spec()
+    task_id, spec = claim.task.id, _frame_spec(claim.task.id)
     total = _plan(claim)
     send_due()  # let other workers take chunks
     reported = 0.0
@@ -165,8 +165,8 @@ def _probe_chunks(claim: Claim) -> None:
     claim.progress("probing", 1.0, done=total, total=total)
 
 
-def _frame_spec() -> FrameSpec:
-    return frame_spec(library_backbone(), settings().frames)
+def _frame_spec(task_id: str) -> FrameSpec:
+    return frame_spec(backbone_of_task(task_id), settings().frames)
 
 
 def _open_decoder() -> VideoDecoder:

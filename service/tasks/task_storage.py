@@ -91,17 +91,17 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
             # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
             position = next_position(session)
             if isinstance(spec, TaskSpec):
-                name, method, settings = spec.name, spec.method, spec.settings
+                name, method, settings, backbone = spec.name, spec.method, spec.settings, spec.backbone
                 require_unused_name(session, name)
             else:
                 domain = require_learned(session.get(Task, request.target_id), request.target_id)
                 suffix = f" (append {task_id})"
                 name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
-                method, settings = domain.method, dict(domain.settings)
+                method, settings, backbone = domain.method, dict(domain.settings), domain.backbone
             refuse_duplicates(session, spec.videos)
             originals = _find_originals(session, spec.videos)
             task = Task(id=task_id, position=position, name=name, method=method, settings=settings)
-            task.target_id = request.target_id
+            task.target_id, task.backbone = request.target_id, backbone
             rows = (
                 {
                     "id": video.id or new_id("vid"),
@@ -117,7 +117,7 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
             insert_queued_task(session, task, rows, len(spec.videos))
             videos = len(spec.videos)
             if task.target_id is None:
-                facts = {"name": name, "method": method, "videos": videos}
+                facts = {"name": name, "method": method, "backbone": backbone, "videos": videos}
                 record_change(session, "task.create", task_id, facts)
             else:
                 record_change(session, "task.append", task.target_id, {"append": task_id, "videos": videos})
@@ -229,7 +229,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
         require_disk_space(len(videos))
         name = _free_name(session, domain.name, spec.name)
         task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id)
-        task.method, task.settings = domain.method, dict(domain.settings)
+        task.method, task.settings, task.backbone = domain.method, dict(domain.settings), domain.backbone
         rows = (
             {"uri": video.uri, "captions": video.captions, "extra": video.extra, "copy_of": video.vector_id}
             for video in videos

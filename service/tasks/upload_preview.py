@@ -26,9 +26,8 @@ from cinestrata_schemas.tasks import (
 )
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
-from service.storage.library_backbone import default_method
 from service.tasks import commands, upload_store
-from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
+from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors, task_fields
 from service.tasks.manifests.caption_tables import (
     FULL_MANIFEST_NAMES,
     TABLE_SUFFIXES,
@@ -219,11 +218,11 @@ def _check_destination(
     errors: list[FieldError] = []
     domain = request.name if request.into is None else None
     if request.into is None:
-        fields = {"method": request.method, "settings": request.settings}
+        fields = {"method": request.method, "settings": request.settings, "backbone": request.backbone}
         name = "unnamed" if request.name is None else request.name
         try:
             spec = TaskSpec.model_validate({**fields, "name": name, "videos": [{"uri": "any"}]})
-            errors += task_errors(spec.method or default_method(), spec.settings or {})
+            errors += task_errors(**task_fields(spec.method, spec.settings, spec.backbone))
         except ValidationError as error:
             errors += InvalidInput.from_pydantic(error.errors()).errors
     if errors:

@@ -48,8 +48,8 @@ def store(tmp_path: Path) -> ShardStore:
 
 
 def test_newest_release_is_read_with_its_ancestors(store: ShardStore) -> None:
-    current = Library(store).current
-    assert current is not None
+    library = Library(store)
+    current = library.release(str(library.manifest.release))
     assert current.tasks == _state(3).tasks
     np.testing.assert_array_equal(current.profiles.to_dense(), np.eye(3, VOCABULARY))
 
@@ -60,8 +60,8 @@ def test_profiles_of_other_tokens_than_word_pieces_are_counted_again(tmp_path: P
     for tasks in (1, 2):
         state = _state(tasks)
         _publish(store, replace(state, profiles=RoutingProfiles.from_dense(np.eye(tasks, 49_408))))
-    current = Library(store, lambda task: ["a heron", f"a lake {task}"]).current
-    assert current is not None
+    library = Library(store, lambda task: ["a heron", f"a lake {task}"])
+    current = library.release(str(library.manifest.release))
     assert current.uncounted == {"t0", "t1"}
     for row, task in enumerate(("t0", "t1")):
         tokens, values = profile_row(["a heron", f"a lake {task}"], 1.0)
@@ -69,8 +69,8 @@ def test_profiles_of_other_tokens_than_word_pieces_are_counted_again(tmp_path: P
         assert (profile.tokens.tolist(), profile.values.tolist()) == (tokens.tolist(), values.tolist())
     learned = RoutingProfiles.concatenate([current.profiles, _state(3).profiles.part(2, 3)])
     _publish(store, replace(_state(3), profiles=learned))
-    continued = Library(store, lambda task: ["a heron", f"a lake {task}"]).current
-    assert continued is not None
+    library = Library(store, lambda task: ["a heron", f"a lake {task}"])
+    continued = library.release(str(library.manifest.release))
     assert continued.uncounted == {"t0", "t1"}
     np.testing.assert_array_equal(continued.profiles.to_dense(), learned.to_dense())
 
@@ -92,4 +92,4 @@ def test_damaged_ancestor_is_named(store: ShardStore) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     damaged = Library(store)
     with pytest.raises(LibraryDamaged, match=f"release {first[:12]} was altered or is missing"):
-        _ = damaged.current
+        damaged.release(str(damaged.manifest.release))

@@ -46,20 +46,6 @@ class MethodError(ValueError):
     """Invalid settings, or a release that the method cannot continue."""
 
 
-class MethodMismatch(MethodError):
-    """The library's release needs another method or other settings.
-
-    Attributes:
-        method: Name of the method that fits.
-        settings: Settings that fit; all others keep their defaults.
-    """
-
-    def __init__(self, message: str, method: str, settings: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.method = method
-        self.settings = settings
-
-
 class MethodConfig(BaseModel):
     """Settings that all methods share; a task can override each of them."""
 
@@ -134,7 +120,7 @@ class Method(ABC):
             gradient steps.
         needs_frames: Whether the loss needs frames even where a frozen network could supply their tokens.
         draws_noise: Whether training uses dropout or other noise, which rules out training by several processes.
-        architecture_settings: Settings that shape the learned weights; a library's first task fixes them.
+        architecture_settings: Settings that shape the learned weights; a lineage's first task fixes them.
         caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
         learned_tasks: Tasks so far, oldest first.
         profiles: Routing profile of each learned task.
@@ -301,45 +287,36 @@ class Method(ABC):
 
     @classmethod
     def resume(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState | None) -> Self:
-        """Construct a method that continues a release or, without one, starts from the backbone.
+        """Construct a method that continues a release or, without one, starts a lineage from the backbone.
 
         Raises:
-            MethodError: The release was made with another backbone or another number of frames.
-            MethodMismatch: It was made with another method (except ``zero_shot``, which every method can continue)
-                or other :attr:`architecture_settings`.
+            MethodError: See :meth:`find_obstacle`.
         """
         method = cls(backbone, config)
         if previous is None:
             return method
-        if previous.backbone_fingerprint != backbone.fingerprint or previous.frames != backbone.spec.frames:
-            raise MethodError(
-                f"the library was learned on backbone {previous.backbone!r} with {previous.frames} frames per "
-                f"video, but this worker runs {backbone.name!r} with {backbone.spec.frames}; configure the same "
-                "backbone and frames, or start a new library in another data folder"
-            )
-        if previous.method != cls.name and previous.kind != FROZEN_FAMILY.kind:
-            raise MethodMismatch(
-                f"the library was learned with method {previous.method!r}, which {cls.name!r} cannot continue; "
-                f"learn the task with method {previous.method!r}, or start a new library in another data folder",
-                previous.method,
-                {},
-            )
-        if previous.method == cls.name:
-            fixed = {key: previous.config[key] for key in cls.architecture_settings}
-            changed = {key: value for key, value in fixed.items() if getattr(config, key) != value}
-            if changed:
-                names = ", ".join(f"{key} is {value!r}" for key, value in changed.items())
-                given = {key: getattr(config, key) for key in config.model_fields_set}
-                raise MethodMismatch(
-                    f"the task changes settings that its library's first task has fixed: {names}; give the task "
-                    "these values",
-                    cls.name,
-                    {**given, **changed},
-                )
+        if obstacle := cls.find_obstacle(backbone, config, previous):
+            raise MethodError(f"method {cls.name!r} cannot continue the release: {obstacle}")
         method.learned_tasks = list(previous.tasks)
         method.profiles = previous.profiles
         method.load_release(previous)
         return method
+
+    @classmethod
+    def find_obstacle(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState) -> str | None:
+        """Explain why the method cannot continue a release; None if it can.
+
+        It can continue the releases of the same backbone and number of frames that it has made itself with the same
+        :attr:`architecture_settings`, and those of ``zero_shot``.
+        """
+        if previous.backbone_fingerprint != backbone.fingerprint or previous.frames != backbone.spec.frames:
+            return f"it was made on backbone {previous.backbone!r} with {previous.frames} frames per video"
+        if previous.method != cls.name:
+            is_frozen = previous.kind == FROZEN_FAMILY.kind
+            return None if is_frozen else f"it was made with method {previous.method!r}"
+        fixed = {key: previous.config[key] for key in cls.architecture_settings}
+        changed = [f"{key} {value!r}" for key, value in fixed.items() if getattr(config, key) != value]
+        return f"it was made with {', '.join(changed)}" if changed else None
 
     def load_release(self, previous: ReleaseState) -> None:
         """Load the weights of this method's release; a zero-shot release has none."""

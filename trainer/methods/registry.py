@@ -70,20 +70,32 @@ class MethodRegistry:
         """Construct a method that is ready for its next task.
 
         Settings that shape the learned weights (:attr:`~trainer.methods.base.Method.architecture_settings`)
-        default to those of ``previous``, which is None in an empty library.
+        default to those of ``previous``, which is None for a new lineage.
 
         Raises:
             MethodError: See :meth:`configure` and :meth:`~trainer.methods.base.Method.resume`.
             BackboneUnsupported: The method changes transformer blocks that the backbone does not expose.
         """
-        inherited: dict[str, Any] = {}
-        if previous is not None and name in self.methods and previous.method == name:
-            inherited = {key: previous.config[key] for key in self.methods[name].architecture_settings}
-        config = self.configure(name, backbone.name, {**inherited, **settings})
+        config = self._configure_next(name, backbone, settings, previous)
         try:
             return self.methods[name].resume(backbone, config, previous)
         except BackboneUnsupported as error:
             raise BackboneUnsupported(f"method {name!r}: {error}") from error
+
+    def can_continue(
+        self, name: str, backbone: Backbone, settings: Mapping[str, Any], previous: ReleaseState
+    ) -> bool:
+        """Check whether :meth:`start_method` can continue a release; raises MethodError as :meth:`configure`."""
+        config = self._configure_next(name, backbone, settings, previous)
+        return self.methods[name].find_obstacle(backbone, config, previous) is None
+
+    def _configure_next(
+        self, name: str, backbone: Backbone, settings: Mapping[str, Any], previous: ReleaseState | None
+    ) -> MethodConfig:
+        inherited: dict[str, Any] = {}
+        if previous is not None and name in self.methods and previous.method == name:
+            inherited = {key: previous.config[key] for key in self.methods[name].architecture_settings}
+        return self.configure(name, backbone.name, {**inherited, **settings})
 
 
 def _method_class(path: str, name: str) -> type[Method]:

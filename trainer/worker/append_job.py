@@ -123,7 +123,7 @@ def process_append(claim: Claim) -> None:
         VectorIdsTaken: The domain's shard already uses some of the vector IDs for other videos.
     """
     claim.progress("loading")
-    backbone, library = task_backbone(), open_library()
+    backbone, library = task_backbone(claim.task.id), open_library()
     domain = claim.task.target_id or ""
     if domain not in library.manifest.shards:
         raise LibraryDamaged(f"the manifest lists no shard of task {domain}")
@@ -148,7 +148,7 @@ def process_append(claim: Claim) -> None:
     library = open_library()  # releases and segments may have been replaced in the meantime
     measured = _measure(claim, library, backbone, task, domain, segments)
     if measured.confidence is not None:
-        _store_calibration(claim, library, measured.confidence, is_published=not segments)
+        _store_calibration(claim, library, domain, measured.confidence, is_published=not segments)
     with index_lock(claim.tick), claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
@@ -228,9 +228,9 @@ def _measure(
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
     """
-    state, manifest = library.current, library.manifest
-    if state is None or not any(clip.captions for clip in task.clips):
+    if not any(clip.captions for clip in task.clips):
         return AppendMeasurement()
+    state, manifest = library.release(library.newest_release(domain=domain)), library.manifest
     published = [entry for entry in manifest.segments(domain) if entry.count]
     shard = library.store.open([*published, *segments], library.store.tombstones(manifest, domain))
     try:
@@ -244,7 +244,7 @@ def _measure(
             held_out = [query for query in held_out if fold.has_caption(query.vector_id, query.text)]
         if is_learned := len(held_out) < MIN_CAPTIONS:
             held_out, fold = _domain_captions(domain, shard.ids, ("test", "val", *LEARNED_SPLITS)), None
-        encoder = open_query_encoder(backbone, state, library.pinned_releases())
+        encoder = open_query_encoder(backbone, state, library.pinned_releases(state.tasks))
         claim.tick()
         drift = measure_drift(
             encoder,
@@ -277,7 +277,7 @@ def _measure(
 
 
 def _store_calibration(
-    claim: Claim, library: Library, confidence: ConfidenceModel, *, is_published: bool
+    claim: Claim, library: Library, domain: str, confidence: ConfidenceModel, *, is_published: bool
 ) -> None:
     """Store a confidence model before publishing, so that the first search in the new generation uses it.
 
@@ -285,11 +285,11 @@ def _store_calibration(
         library: Library that the model was fitted to.
         is_published: Whether the manifest already lists the append.
     """
-    manifest = library.manifest
+    manifest, release = library.manifest, library.newest_release(domain=domain)
     with claim.transaction() as session:
-        if manifest.release is not None and library.store.manifest().release == manifest.release:
+        if library.store.manifest().release == manifest.release:
             generation = manifest.generation if is_published else manifest.generation + 1
-            store_calibration(session, claim.task.id, manifest.release, generation, confidence.to_json())
+            store_calibration(session, claim.task.id, release, generation, confidence.to_json())
 
 
 def _compact(library: Library, domain: str) -> None:

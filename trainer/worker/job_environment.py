@@ -25,7 +25,7 @@ from service.core.settings import settings
 from service.library.deletion import sweep_index
 from service.storage import index_manifest
 from service.storage.index_manifest import library_store
-from service.storage.library_backbone import library_backbone
+from service.storage.library_backbone import backbone_of_task
 from service.storage.video_files import delete_unneeded_frames, remove_deleted_files
 from service.tasks.lifecycle import Claim
 from trainer.errors import (
@@ -37,7 +37,7 @@ from trainer.errors import (
     TrainingDiverged,
     VectorIdsTaken,
 )
-from trainer.methods import MethodError, MethodMismatch
+from trainer.methods import MethodError
 from trainer.published_library import Library
 from trainer.task_data import TaskData
 from trainer.worker.catalog_reader import learned_captions
@@ -50,7 +50,7 @@ _CORRECTIONS = (
     (FramesMissing, "Put the video back where it was"),
     (StoreUnavailable, "Bring the vector store back"),
     ((LibraryDamaged, ShardStoreError), "Restore the index folder from a backup"),
-    (ModelError, "Start the worker with the backbone that the library needs"),
+    (ModelError, "Make the backbone available to the worker"),
 )
 _MORE_MEMORY = (
     "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
@@ -61,9 +61,9 @@ _RESTART = (
 )
 
 
-def task_backbone() -> Backbone:
-    """Load the library's backbone for the jobs of this worker."""
-    backbone = load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads)
+def task_backbone(task_id: str) -> Backbone:
+    """Load a task's backbone for the jobs of this worker."""
+    backbone = load_worker_backbone(backbone_of_task(task_id), settings().frames, settings().torch_threads)
     # Evaluation encodes queries in the same precision as the query service.
     backbone.query_precision = settings().query_precision
     return backbone
@@ -78,7 +78,7 @@ def open_library() -> Library:
 
 @lru_cache(maxsize=1)
 def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
-    """Load a backbone onto the compute device, once per process.
+    """Load a backbone onto the compute device; the process keeps the last one.
 
     Args:
         frames: Frames per video; None for the backbone's own number.
@@ -128,10 +128,6 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
     if isinstance(error, TrainingDiverged):
         hint = "Add the domain again with a smaller learning rate in its settings."
         return FailureMessage(f"Training diverged: {message}.", hint, add)
-    if isinstance(error, MethodMismatch):
-        hint = "Retry the task with the library's method and settings; its videos are kept."
-        body = {"method": error.method, "settings": error.settings}
-        return FailureMessage(f"{message}.", hint, retry.model_copy(update={"body": body}))
     if isinstance(error, MethodError):
         return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.", add)
     if isinstance(error, NothingToLearn):

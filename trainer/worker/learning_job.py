@@ -88,7 +88,7 @@ def run_learning_job(task_id: str) -> None:
 def process_claim(claim: Claim) -> None:
     """Take a claimed task to the state ``ready``; errors as for ``Claim.progress``."""
     claim.progress("loading")
-    backbone, library = task_backbone(), open_library()
+    backbone, library = task_backbone(claim.task.id), open_library()
     reset_peak(backbone.device)
     claim.report_memory(partial(peak_bytes, backbone.device))
     for damaged, reason in library.degraded.items():
@@ -108,6 +108,11 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     """Learn a task whose shard is not published yet."""
     method_settings = {"max_steps": _MAX_STEPS, "max_videos": _MAX_VIDEOS, **claim.task.settings}
     method = prepare_method(backbone, library, task, claim.task.method, method_settings)
+    if library.lineages and not method.learned_tasks:
+        claim.log(
+            f"The domain starts another lineage: no release can be continued with method {method.name!r} on backbone "
+            f"{backbone.name!r}. Searches encode each query for both."
+        )
     claim.advance("training")
     restore_task_frames(claim, task, backbone)
 

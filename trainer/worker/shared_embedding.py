@@ -207,7 +207,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
         backbone: Backbone | None = None
         for chunk in chunks:
             with chunk:
-                backbone = backbone or task_backbone()
+                backbone = backbone or task_backbone(task_id)
                 folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
                 if encode is None or run != chunk.run:
                     run, encode = chunk.run, _open_encoder(task_id, folder, backbone)

@@ -87,6 +87,7 @@ class Transfers:
         filename: str | None = None,
         method: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        backbone: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskDetails:
         """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
@@ -94,6 +95,7 @@ class Transfers:
         Args:
             filename: File name of the archive with its extension; default: the file's own.
             method: Learning method; default: the service's.
+            backbone: Encoder of frames and texts; default: the service's.
             idempotency_key: Default: a random one.
         """
         data = {"name": name}
@@ -101,6 +103,8 @@ class Transfers:
             data["method"] = method
         if settings is not None:
             data["settings"] = json.dumps(settings)
+        if backbone is not None:
+            data["backbone"] = backbone
         return await _send_archive(self, "/tasks", archive, filename, idempotency_key, data=data)
 
     @Method

@@ -52,6 +52,9 @@ class TaskSpec(RequestModel):
     name: Name
     method: str | None = optional("Learning method; the server's default if omitted.")
     settings: RequestSettings | None = optional("Method settings.")
+    backbone: str | None = optional(
+        "Encoder of frames and texts; if omitted, the server's setting, or else that of the newest domain."
+    )
     videos: RequestList[VideoSpec] = Field(min_length=1)
 
 
@@ -62,10 +65,11 @@ class AppendSpec(RequestModel):
 
 
 class RetrySpec(RequestModel):
-    """Changes to a retried task; without any, it keeps its method and settings."""
+    """Changes to a retried task; without any, it keeps its method, settings and backbone."""
 
     method: str | None = optional("Another method, with the settings given here or its defaults.")
     settings: RequestSettings | None = optional("Settings that replace the task's.")
+    backbone: str | None = optional("Another backbone.")
 
 
 class RelearnSpec(RequestModel):
@@ -152,6 +156,7 @@ class TaskDetails(ResponseModel):
     relearns: str | None = optional("For a relearned domain: task whose appended videos it takes over.")
     method: str
     settings: dict[str, Scalar]
+    backbone: str | None = optional("Encoder of frames and texts, for an append that of its domain.")
     state: Open[TaskState]
     progress: TaskProgress
     rejected: list[RejectedVideo] = Field(description="The first 100; GET /videos?status=rejected has all.")
@@ -207,6 +212,7 @@ class PreviewRequest(RequestModel):
     into: str | None = optional("ID of the task whose domain receives the videos.")
     method: str | None = optional("Learning method of a new domain.")
     settings: dict[str, Any] | None = optional("Method settings.")
+    backbone: str | None = optional("Backbone of a new domain.")
     files: RequestList[LocalFile] = Field(max_length=200_000, description="All selected files.")
     texts: RequestList[LocalText] = Field(
         default_factory=list, max_length=200_000, description="Caption table and sidecar files."

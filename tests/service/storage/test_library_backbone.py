@@ -45,4 +45,4 @@ def test_settings_precede_the_library_and_the_defaults(
         folder.mkdir(parents=True)
         (folder / "release.json").write_text(description)
         monkeypatch.setattr(StoreFolder, "manifest", lambda self: replace(Manifest(), release="r1"))
-    assert (library_backbone(), default_method()) == (backbone, method)
+    assert (library_backbone(), default_method(library_backbone())) == (backbone, method)

@@ -85,7 +85,7 @@ def test_videos_are_appended_with_the_pinned_encoder(
     assert {name: after[name] for name in before} == before
     assert len(open_store().manifest().segments(learned_task)) == 2
 
-    backbone = job_environment.task_backbone()
+    backbone = job_environment.task_backbone(learned_task)
     method = start_method(release.method, backbone, release.config, release)
     ids, vectors = catalog_vector_ids(learned_task), shard_vectors(learned_task)
     count, size = backbone.spec

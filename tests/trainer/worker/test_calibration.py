@@ -61,7 +61,7 @@ def append(
 
 
 def load_served() -> SearchSnapshot:
-    return load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+    return load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone(""))
 
 
 def served_captions() -> int | None:
@@ -284,7 +284,7 @@ def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
 ) -> None:
     task = post_analytic(post_videos, "day")
     learn(task)
-    snapshot = load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+    snapshot = load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone(""))
     fold = newest_fold()
 
     def report() -> QueryReport:

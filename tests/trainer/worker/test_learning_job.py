@@ -230,7 +230,7 @@ def test_large_shard_is_written_with_queries_of_training_captions(
     store = open_store()
     library = Library(store)
     state = library.release(store.manifest().shards[task].release)
-    encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases())
+    encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases(state.tasks))
     texts = [f"day number {number} said {caption}" for number in range(2, 6) for caption in range(2)]
     np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)
 

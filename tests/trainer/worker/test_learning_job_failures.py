@@ -13,7 +13,7 @@ import torch
 from sqlalchemy import text
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import AppendSpec, RetrySpec
+from cinestrata_schemas.tasks import AppendSpec
 from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
@@ -26,6 +26,7 @@ from tests.trainer.worker.conftest import TWO_EPOCHS, write_video
 from tests.trainer.worker.library_state import interrupt, learn, open_store, recall_cells, run_job
 from trainer.errors import ReplicaKilled, TrainingDiverged
 from trainer.methods.ffa_tame import FfaTame
+from trainer.published_library import Library
 from trainer.worker import append_job, learning_job
 
 Post = Callable[..., str]
@@ -140,17 +141,17 @@ def test_killed_training_process_gives_the_task_back(
     assert learn(task).state == "ready"
 
 
-def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: str, post_videos: Post) -> None:
-    view = run_job(post_videos("night", method="finetune", settings={"epochs": 1}))
-    assert view.state == "failed"
-    assert "cannot continue" in str(view.error)
-    library = commands.get_task(learned_task).method
-    body = {"method": library, "settings": {}}
-    assert view.remedy == Action(name="retry_task", id=view.id, body=body)
-    retried = commands.retry_task(view.id, RetrySpec.model_validate(body))
-    assert (retried.method, retried.settings, retried.remedy) == (library, {}, None)
-    probe(view.id)
-    assert learn(view.id).learned_order == 2
+def test_method_that_cannot_continue_the_library_starts_another_lineage(
+    learned_task: str, post_videos: Post
+) -> None:
+    night = learn(post_videos("night", method="finetune", settings={"epochs": 1}))
+    assert any("starts another lineage" in str(event.data) for event in events_after(night.id))
+    bare = learn(post_videos("bare", captions=0))
+    noon = learn(post_videos("noon"))
+    first, second = Library(open_store()).lineages
+    assert (first.releases[0], [task.name for task in first.tasks]) == (noon.release, ["day", "noon"])
+    assert second.releases == (bare.release, night.release)
+    assert {(i, t) for i, t, _, _ in recall_cells() if i} == {(1, 1), (2, 2), (3, 2), (4, 1), (4, 4)}
 
 
 def test_worker_without_lease_publishes_nothing(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,8 @@ def test_vector_of_a_moment_encodes_its_frames(post_videos: Post) -> None:
     }
     backbone = job_environment.load_worker_backbone(settings().backbone, 2, 1)
     library = Library(open_store())
-    assert library.current is not None
-    method = start_method(library.current.method, backbone, library.current.config, library.current)
+    release = library.release(str(library.manifest.release))
+    method = start_method(release.method, backbone, release.config, release)
     for name, spans in (("day-0", [(0, 20), (10, 30)]), ("day-3", [(0, 18), (9, 27), (18, 36), (27, 45)])):
         with session_scope() as session:
             assert moment_spans(session, ids[name]) == spans

@@ -207,7 +207,7 @@ def test_unfinished_chunk_of_a_dead_worker_is_no_progress(task: str, embedded: l
 def test_chunks_that_fail_for_a_broken_worker_are_embedded_by_the_owner(
     task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> None:
+    def refuse(task_id: str) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     def fail_often() -> None:
@@ -301,7 +301,7 @@ def test_training_that_begins_keeps_the_parts_of_an_append(
 def test_owner_that_lost_its_task_keeps_the_parts_of_the_next_one(task: str, embedded: list[int]) -> None:
     claim = lifecycle.claim_training(task, "slow")
     assert claim is not None
-    clips = catalog_reader.load_clips(task, job_environment.task_backbone())
+    clips = catalog_reader.load_clips(task, job_environment.task_backbone(task))
     with session_scope(write=True) as session:
         session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
     assert lifecycle.claim_training(task, "next") is not None
