@@ -1,1 +1,1 @@
-"""Request checks: API key, session cookie, host and origin, body size, security headers."""
+"""Senders and their rights: API keys, session cookies, scopes of routes, and origins that may send requests."""
