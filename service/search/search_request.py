@@ -200,6 +200,9 @@ def _parse(
 
 def _parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
     """Parse a query's filter fields, and report the field, message and hint of invalid ones."""
+    ends = query.min_duration, query.max_duration, query.arrived_after, query.arrived_before
+    if not query.where and all(end is None for end in ends):
+        return NO_FILTER
     for name in ("min_duration", "max_duration"):
         seconds = getattr(query, name)
         if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
