@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import math
 import os
 import resource
 import sys
@@ -22,8 +23,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from media.errors import MediaError, UndecidedVideo
-from media.media_paths import append_checksum, frame_cache_path, staged_path
-from media.pyav_decoding import crop_square, decode
+from media.media_paths import append_checksum, frame_cache_path, frame_shape, staged_path
+from media.pyav_decoding import decode, fit_picture
 from media.video_limits import VideoLimits, sample_times
 
 _THUMBNAIL_WIDTH = 320  # pixels, at most
@@ -68,15 +69,15 @@ def decode_video(request: dict[str, Any]) -> dict[str, Any]:
     """Decode a video, write its frame cache and thumbnail, and return the fields of its ``VideoInfo``."""
     limits = VideoLimits(**request["limits"])
     name, path, frames, size = request["name"], Path(request["path"]), request["frames"], request["size"]
-    _limit_process(limits, frames * size * size * 3)
-    squares: list[npt.NDArray[np.uint8]] = []
+    _limit_process(limits, frames * math.prod(frame_shape(size)) * 3)
+    pictures: list[npt.NDArray[np.uint8]] = []
     thumbnails: list[Image.Image] = []
 
     def receive(image: Image.Image) -> None:
-        if len(squares) == frames // 2:
+        if len(pictures) == frames // 2:
             thumbnails.append(image.copy())
             thumbnails[0].thumbnail((_THUMBNAIL_WIDTH, _THUMBNAIL_WIDTH * 4))
-        squares.append(crop_square(image, size))
+        pictures.append(fit_picture(image, size))
 
     try:
         size_bytes = limits.check_file(path, name)
@@ -96,7 +97,7 @@ def decode_video(request: dict[str, Any]) -> dict[str, Any]:
         raise _unreadable(name, error) from error
     if request["cache"]:
         target = frame_cache_path(Path(request["cache"]), frames, size, content)
-        _replace(target, lambda staged: np.save(staged, np.stack(squares), allow_pickle=False))
+        _replace(target, lambda staged: np.save(staged, np.stack(pictures), allow_pickle=False))
     if request["thumbnail"]:
         _replace(Path(request["thumbnail"]), lambda staged: _save_thumbnail(thumbnails[0], staged))
     return asdict(info)
@@ -111,15 +112,15 @@ def _sample_frames(request: dict[str, Any]) -> None:
     """Write the frames at given times to a file, one at a time since there may be many."""
     limits = VideoLimits(**request["limits"])
     name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
-    _limit_process(limits, len(times) * size * size * 3)
+    _limit_process(limits, len(times) * math.prod(frame_shape(size)) * 3)
 
     def write(staged: Path) -> None:
         def receive(image: Image.Image) -> None:
-            squares.write(crop_square(image, size).tobytes())
+            file_of_frames.write(fit_picture(image, size).tobytes())
 
-        with staged.open("wb") as squares:
-            header = {"descr": "|u1", "fortran_order": False, "shape": (len(times), size, size, 3)}
-            np.lib.format.write_array_header_1_0(squares, header)
+        with staged.open("wb") as file_of_frames:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (len(times), *frame_shape(size), 3)}
+            np.lib.format.write_array_header_1_0(file_of_frames, header)
             try:
                 size_bytes = limits.check_file(path, name)
                 file = path.open("rb")

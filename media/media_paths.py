@@ -71,9 +71,20 @@ def content_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> Path:
+# How pictures become frames: the side of the square to which they are cropped, bicubic; or height, width, resize mode
+# (crop, squash or pad) and interpolation (by Pillow's name).
+FrameSize = int | tuple[int, int, str, str]
+
+
+def frame_shape(size: FrameSize) -> tuple[int, int]:
+    """Return a frame's height and width."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def frame_cache_path(cache_dir: Path, frames: int, size: FrameSize, content: str) -> Path:
     """Name the cache file of a video's sampled frames."""
-    return cache_dir / f"{frames}x{size}" / f"{content}.npy"
+    name = str(size) if isinstance(size, int) else "{}x{}-{}-{}".format(*size)
+    return cache_dir / f"{frames}x{name}" / f"{content}.npy"
 
 
 def staged_path(path: Path, pid: int) -> Path:
@@ -87,7 +98,7 @@ def staged_files(pid: int, folder: Path) -> list[Path]:
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:
-    """Read sampled frames from the cache, ``uint8 [M, size, size, 3]``, RGB.
+    """Read sampled frames from the cache, ``uint8 [M, H, W, 3]``, RGB.
 
     Raises:
         MediaError: The file does not exist, or is not a frame cache.

@@ -1,4 +1,4 @@
-"""Decode untrusted files with PyAV, only in the child process, to upright pictures and squares that a model reads.
+"""Decode untrusted files with PyAV, only in the child process, to upright pictures and frames that a model reads.
 
 The frames on display at given times are found by reading all frames or, in long videos, by seeking.
 """
@@ -21,6 +21,7 @@ from av.video.stream import VideoStream
 from PIL import Image, ImageOps
 
 from media.errors import MediaError
+from media.media_paths import FrameSize
 from media.video_limits import VIDEO_FORMATS, VideoInfo, VideoLimits
 
 _IDENTITY = (1, 0, 0, 1)
@@ -64,9 +65,15 @@ class FrameConverter:
         return np.asarray(reformatted.to_ndarray(), np.uint8)
 
 
-def crop_square(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """Resize the short side to ``size`` (bicubic) and crop the center: ``uint8 [size, size, 3]``."""
-    return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC), np.uint8)
+def fit_picture(image: Image.Image, size: FrameSize) -> npt.NDArray[np.uint8]:
+    """Resize a picture to a frame ``uint8 [H, W, 3]``: crop its center, squash it, or pad it with black."""
+    height, width, mode, interpolation = (size, size, "crop", "bicubic") if isinstance(size, int) else size
+    shape, method = (width, height), Image.Resampling[interpolation.upper()]
+    if mode == "squash":
+        return np.asarray(image.resize(shape, method), np.uint8)
+    if mode == "pad":
+        return np.asarray(ImageOps.pad(image, shape, method, color=0), np.uint8)
+    return np.asarray(ImageOps.fit(image, shape, method), np.uint8)
 
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, ...]:

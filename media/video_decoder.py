@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from media.errors import DecoderUnavailable, MediaError, UndecidedVideo
-from media.media_paths import frame_cache_path, staged_files
+from media.media_paths import FrameSize, frame_cache_path, frame_shape, staged_files
 from media.video_limits import VideoInfo, VideoLimits
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -74,7 +74,7 @@ class VideoDecoder:
         path: Path,
         *,
         frames: int,
-        size: int,
+        size: FrameSize,
         name: str | None = None,
         thumbnail: Path | None = None,
         cache: Path | None = None,
@@ -84,7 +84,7 @@ class VideoDecoder:
 
         Args:
             frames: Number of frames to sample, at the times of :func:`media.video_limits.sample_times`.
-            size: Side of the square that frames are cropped to, in pixels.
+            size: Side of the square that frames are cropped to, in pixels, or how they are resized.
             thumbnail: File of the thumbnail, a JPEG at most 320 pixels wide; None: no thumbnail.
             cache: Folder of the frame cache, see :func:`media.media_paths.frame_cache_path`; None: no cache.
             pictures: Whether to accept a single picture as a video of one frame.
@@ -95,7 +95,7 @@ class VideoDecoder:
             OSError: The frame cache or thumbnail cannot be written; the video is not the cause.
             DecoderUnavailable: The decoder does not start, or dies on every video.
         """
-        if frames < 1 or size < 1:
+        if frames < 1 or min(frame_shape(size)) < 1:
             raise ValueError(f"frames and size must be at least 1, not {frames} and {size}")
         name = name or path.name
         request = {
@@ -106,23 +106,23 @@ class VideoDecoder:
         }
         return VideoInfo(**self._request(request, name)["info"])
 
-    def _decode_request(self, path: Path, name: str, frames: int, size: int) -> dict[str, Any]:
+    def _decode_request(self, path: Path, name: str, frames: int, size: FrameSize) -> dict[str, Any]:
         """Describe a video to decode without writing a file; the child has another working directory."""
         shape = {"frames": frames, "size": size, "thumbnail": None, "cache": None, "pictures": False}
         return {"path": str(path.absolute()), "name": name, **shape, "limits": asdict(self.limits)}
 
     def sample(
-        self, path: Path, *, times: Sequence[float], size: int, into: Path, name: str | None = None
+        self, path: Path, *, times: Sequence[float], size: FrameSize, into: Path, name: str | None = None
     ) -> None:
-        """Decode the frames on display at given times into a ``.npy`` file, ``uint8 [len(times), size, size, 3]``.
+        """Decode the frames on display at given times into a ``.npy`` file, ``uint8 [len(times), H, W, 3]``.
 
-        Frames are cropped as in :meth:`decode`, and never in memory all at once. If the container supports seeking,
+        Frames are resized as in :meth:`decode`, and never in memory all at once. If the container supports seeking,
         frames before the first and after the last time are not read. The timeout is extended by the time between the
         first and the last frame, up to eight minutes.
 
         Args:
             times: Ascending times in seconds since the first frame.
-            size: Side of the square that frames are cropped to, in pixels.
+            size: As in :meth:`decode`.
 
         Raises:
             UndecidedVideo, MediaError, DecoderUnavailable: As in :meth:`decode`.

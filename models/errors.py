@@ -12,7 +12,7 @@ class BackboneUnavailable(ModelError):
 
 
 class BackboneUnsupported(ModelError):
-    """The architecture has no plain CLIP towers made of transformer blocks."""
+    """The architecture is not supported, or not by the method."""
 
 
 class NotEnoughMemory(ModelError):

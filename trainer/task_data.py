@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from index.arrays import Frames, Ids, Vectors, batches
+from media import FrameSize, frame_shape
 from trainer.errors import FramesMissing
 
 Split = Literal["train", "val", "test", "fold"]
@@ -163,12 +164,12 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
     return opened
 
 
-def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
-    """List the clips whose cache does not hold frames ``[frames, size, size, 3]``; reads only file headers."""
+def clips_without_frames(clips: Sequence[Clip], frames: int, size: FrameSize) -> list[Clip]:
+    """List the clips whose cache does not hold frames of that shape; reads only file headers."""
 
     def is_missing(clip: Clip) -> bool:
         try:
-            return _open_clip(clip).shape != (frames, size, size, 3)
+            return _open_clip(clip).shape != (frames, *frame_shape(size), 3)
         except FramesMissing:
             return True
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from index.arrays import Ids, Vectors, batches, moment_ids
-from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
+from media import FrameSize, MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 from trainer.task_data import Clip, load_frames
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
@@ -81,7 +81,7 @@ def embed_moments(
     encode: Callable[[Tensor], Tensor],
     videos: Sequence[LongVideo],
     frames: int,
-    size: int,
+    size: FrameSize,
     *,
     open_video: Callable[[LongVideo], AbstractContextManager[Path]],
     scratch: Path,
@@ -97,7 +97,7 @@ def embed_moments(
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
         frames: Frames M per moment.
-        size: Height and width of a frame in pixels.
+        size: Side of the square frames in pixels, or how they are resized.
         open_video: Provides a video's file during a ``with`` statement; may raise MediaError or OSError.
         scratch: File for decoded frames; removed at the end.
         on_skip: Called with each skipped video and the reason.
@@ -166,10 +166,10 @@ def _decode_frames(
     name: str,
     spans: Sequence[tuple[float, float]],
     frames: int,
-    size: int,
+    size: FrameSize,
     scratch: Path,
 ) -> Tensor:
-    """Decode frames ``uint8 [len(spans), M, size, size, 3]``, once where overlapping moments share them."""
+    """Decode frames ``uint8 [len(spans), M, H, W, 3]``, once where overlapping moments share them."""
     wanted = np.array([[start + t for t in sample_times(end - start, frames)] for start, end in spans])
     times, rows = np.unique(wanted.round(6), return_inverse=True)
     scratch.parent.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ def admin_page(request: Request) -> Response:
     return render_page(
         request,
         "admin.html",
-        methods=[name for name in METHOD_NAMES if not find_method_error(name, {}, library_backbone())],
+        methods=[name for name in METHOD_NAMES if not find_method_error(name, library_backbone())],
         default_method=default_method(library_backbone()),
         default_backbone=library_backbone(),
         media_root=settings().media_root,

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from media import MediaError, sample_times
+from media import FrameSize, MediaError, sample_times
 from media.media_paths import staged_path
-from media.pyav_decoding import FrameConverter, StreamExtent, crop_square, frames_on_display
+from media.pyav_decoding import FrameConverter, StreamExtent, fit_picture, frames_on_display
 
 Frames = npt.NDArray[np.uint8]
 
@@ -39,8 +39,8 @@ class FileFrames:
         parts = (self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
-    def frames(self, count: int, size: int) -> Frames:
-        """Decode ``uint8 [count, size, size, 3]`` at the midpoints of equal intervals of the part; raise MediaError."""
+    def frames(self, count: int, size: FrameSize) -> Frames:
+        """Decode ``uint8 [count, H, W, 3]`` at the midpoints of equal intervals of the part; raise MediaError."""
         name = self.path.name
         try:
             with av.open(str(self.path), metadata_errors="replace") as container:
@@ -53,7 +53,7 @@ class FileFrames:
                 converter = FrameConverter(stream.sample_aspect_ratio or Fraction(1))
                 times = self._times(extent.duration, count)
                 shown = frames_on_display(container, stream, extent, times, name)
-                return np.stack([crop_square(converter.convert(frame), size) for frame in shown])
+                return np.stack([fit_picture(converter.convert(frame), size) for frame in shown])
         except av.FFmpegError as error:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 
@@ -64,7 +64,7 @@ class FileFrames:
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
 
 
-def write_frames(work: tuple[FileFrames, Path], count: int, size: int) -> str:
+def write_frames(work: tuple[FileFrames, Path], count: int, size: FrameSize) -> str:
     """Write a video's frames to a ``.npy`` file atomically; returns the error, or an empty string."""
     frame_source, path = work
     try:

@@ -14,7 +14,7 @@ import torch
 from open_clip.push_to_hf_hub import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME, save_config_for_hf
 from safetensors.torch import save_file
 
-from models.backbones import OPEN_CLIP_PREFIX
+from models.backbones.open_clip_files import OPEN_CLIP_PREFIX
 
 
 def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:

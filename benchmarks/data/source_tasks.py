@@ -18,6 +18,7 @@ from typing import Literal
 
 from benchmarks.data.frame_sources import FileFrames, write_frames
 from benchmarks.errors import ProtocolError, abbreviate
+from media import frame_cache_path
 from models.backbones.backbone_description import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
@@ -53,7 +54,7 @@ def prepare_source_tasks(
     progress: Progress = lambda done, total: None,
 ) -> list[TaskData]:
     """Create the missing frames in the cache, and return the tasks; raise ProtocolError, which names bad videos."""
-    folder = cache / f"{spec.frames}x{spec.size}"
+    folder = frame_cache_path(cache, *spec, "").parent
     sources: dict[Path, FileFrames] = {}
     numbers = itertools.count(1)
 

@@ -94,7 +94,7 @@ def _limit_memory(plan: GpuPlan) -> None:
 class _DrawnFrames(VideoDecoder):
     """A decoder that draws the frames of any file, so that the check needs no codecs."""
 
-    def decode(self, path: Path, *, frames: int, size: int, cache: Path | None = None, **_: Any) -> VideoInfo:  # type: ignore[override]
+    def decode(self, path: Path, *, frames: int, size: Any, cache: Path | None = None, **_: Any) -> VideoInfo:  # type: ignore[override]
         digest = content_hash(path)
         if cache is not None:
             file = frame_cache_path(cache, frames, size, digest)

@@ -73,7 +73,9 @@ _FEW = 4  # compared videos and texts
 def check_towers(plan: GpuPlan, model: str) -> Figures:
     """Check both frozen towers' vectors on the device and on the CPU, in float32 and in bfloat16."""
     backbone = load_backbone(plan.backbone_name(model), plan.frames)
-    frames = torch.from_numpy(np.stack([draw_frames(n, *backbone.spec) for n in range(_FEW)]))
+    frames = torch.from_numpy(
+        np.stack([draw_frames(n, backbone.spec.frames, backbone.spec.shape[0]) for n in range(_FEW)])
+    )
     texts = make_captions(_FEW)
     expected = _encode(backbone, frames, texts)
     backbone.to(compute_device(plan.device))
@@ -91,7 +93,7 @@ def check_releases(plan: GpuPlan) -> Figures:
     figures: Figures = {}
     backbones = {name: load_backbone("tiny").to(compute_device(name)) for name in ("cpu", plan.device)}
     texts = make_captions(12)
-    frames, size = backbones["cpu"].spec
+    frames, size = backbones["cpu"].spec.frames, backbones["cpu"].spec.shape[0]
     task = write_task(plan.folder / "releases", videos=12, frames=frames, size=size, captions=texts)
     for name in _METHODS:
         learned = {}
@@ -117,7 +119,7 @@ def measure_embedding(plan: GpuPlan, model: str) -> Figures:
     """Measure how many videos per second the frozen image tower embeds, in a worker's way; the second run counts."""
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(model), plan.frames).to(device)
-    frames, size = backbone.spec
+    frames, size = backbone.spec.frames, backbone.spec.shape[0]
     count = plan.embedded_videos
     task = write_task(
         plan.folder / "frames", videos=count, frames=frames, size=size, captions=make_captions(count)
@@ -185,7 +187,7 @@ def measure_training(plan: GpuPlan, size: TrainingSize) -> Figures:
     """
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(size.model), plan.frames).to(device)
-    frames, side = backbone.spec
+    frames, side = backbone.spec.frames, backbone.spec.shape[0]
     pairs = size.batch * size.steps
     videos = max(size.batch, -(-pairs // _CAPTIONS))
     captions = make_captions(pairs)

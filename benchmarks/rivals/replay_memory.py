@@ -169,9 +169,8 @@ class ReplayMethod(Finetune):
 
     def __init__(self, backbone: Backbone, config: MemoryConfig) -> None:
         super().__init__(backbone, config)
-        frames, size = backbone.spec
         empty = {
-            "frames": torch.empty(0, frames, size, size, 3, dtype=torch.uint8),
+            "frames": torch.empty(0, backbone.spec.frames, *backbone.spec.shape, 3, dtype=torch.uint8),
             "ids": torch.empty(0, self._text_length(), dtype=torch.int64),
             "tasks": torch.empty(0, dtype=torch.int64),
         }

@@ -148,7 +148,11 @@ def check_backbone(_: Settings) -> str:
 
     backbone = load_backbone(library_backbone())
     spec = backbone.spec
-    return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px, in {backbone.engine}"
+    height, width = spec.shape
+    size = height if height == width else f"{height}x{width}"
+    return (
+        f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {size} px, in {backbone.engine}"
+    )
 
 
 def check_decoders(_: Settings) -> str:

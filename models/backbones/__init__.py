@@ -2,12 +2,22 @@
 
 from typing import Literal
 
+from models.backbones.open_clip_files import OPEN_CLIP_PREFIX, read_open_clip
+from models.errors import BackboneUnavailable
+
 Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
 SMALL_NAMES = ("small", "lite2")  # backbones of one implementation, with weights from packages
-OPEN_CLIP_PREFIX = "open_clip:"  # of the names of open_clip backbones
 TRANSFORMERS_PREFIX = "transformers:"  # of the names of transformers backbones
 
 
 def has_open_blocks(name: str) -> bool:
-    """Check, without loading a backbone, whether adapters can work inside the blocks of both its towers."""
+    """Check, from its configuration alone, whether methods can change a backbone inside its towers.
+
+    A backbone that does not exist counts as open; whoever loads it reports what is wrong.
+    """
+    if name.startswith(OPEN_CLIP_PREFIX):
+        try:
+            return read_open_clip(name).has_open_blocks
+        except BackboneUnavailable:
+            return True
     return not name.startswith(TRANSFORMERS_PREFIX)

@@ -32,9 +32,10 @@ class Backbone(nn.Module, ABC):
         std: RGB standard deviation used for normalization, 0..1.
 
     Attributes:
-        has_open_blocks: Whether adapters can work inside the blocks of both towers.
+        has_open_blocks: Whether methods can change the towers, and adapters can work inside their blocks.
         has_causal_text: Whether no word attends to later ones, so that the last token stands for the text.
         has_frozen_network: Whether frame tokens come from a network that no method trains.
+        padding: Token ID after the end of a text.
         fingerprint: Digest of weights, architecture and preprocessing at construction.
         query_precision: Precision of the text tower's matrix products for queries. Weights and vectors stay float32.
     """
@@ -42,6 +43,7 @@ class Backbone(nn.Module, ABC):
     has_open_blocks: ClassVar[bool]
     has_causal_text: ClassVar[bool] = True
     has_frozen_network: ClassVar[bool] = False
+    padding: int = 0
     mean: Tensor
     std: Tensor
     text: Any  # the text tower
@@ -75,9 +77,9 @@ class Backbone(nn.Module, ABC):
         """Dimension of the joint embedding space."""
 
     @property
-    @abstractmethod
     def token_embedding(self) -> nn.Embedding:
         """Token embeddings of the text tower, ``[V, width]``."""
+        raise self.closed_blocks_error()
 
     @property
     @abstractmethod
@@ -118,17 +120,14 @@ class Backbone(nn.Module, ABC):
         pixels = frames.flatten(0, 1).permute(0, 3, 1, 2).to(self.device, self.mean.dtype)
         return (pixels - self.mean) / self.std
 
-    @abstractmethod
     def embed_frames(self, frames: Tensor) -> Tensor:
         """Compute class and patch tokens ``[n, M, P+1, width]`` from frames ``uint8 [n, M, H, W, 3]``."""
+        raise self.closed_blocks_error()
 
     @property
-    @abstractmethod
     def visual_blocks(self) -> list[Any]:
-        """Blocks of the image tower, each a function on tokens ``[n, P+1, width]``.
-
-        :func:`~models.backbones.tower_computation.open_block` runs an open block step by step.
-        """
+        """Blocks of the image tower, which :func:`~models.backbones.tower_computation.open_block` runs step by step."""
+        raise self.closed_blocks_error()
 
     @property
     def visual_width(self) -> int:
@@ -166,6 +165,13 @@ class Backbone(nn.Module, ABC):
         features: Tensor = self.clip.visual.ln_post(tokens[:, 0]).unflatten(0, frames.shape[:2])
         return features.mean(dim=1).float()
 
+    def frame_vectors(self, frames: Tensor) -> Tensor:
+        """Embed frames ``uint8 [n, M, H, W, 3]`` to ``float32 [n, M, dim]`` without normalization, for frozen encoders.
+
+        :mod:`models.encoders.tower_forward` runs other image towers block by block.
+        """
+        raise AssertionError(f"the image tower of {self.name!r} is not frozen")
+
     def project_features(self, features: Tensor) -> Tensor:
         """Project :meth:`video_features` ``[n, F]`` to unit video vectors ``[n, dim]``, without learned weights."""
         return F.normalize(features @ self.clip.visual.proj, dim=-1)
@@ -196,9 +202,9 @@ class Backbone(nn.Module, ABC):
         """
         raise AssertionError(f"the text tower of {self.name!r} is causal")
 
-    @abstractmethod
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
         """Pool states ``[..., n, L, width]`` of texts that end at ``end [n]`` to unit vectors ``[..., n, dim]``."""
+        raise self.closed_blocks_error()
 
     @property
     def text_blocks(self) -> list[Any]:
@@ -214,15 +220,15 @@ class Backbone(nn.Module, ABC):
         """Token width of the text tower."""
         raise self.closed_blocks_error()
 
-    @abstractmethod
     def embed_words(self, words: Tensor) -> Tensor:
         """Turn token embeddings ``[..., n, L, width]`` into input for the first text block, of the same shape."""
+        raise self.closed_blocks_error()
 
     def closed_blocks_error(self) -> BackboneUnsupported:
         """Build the error for adapters that would work inside closed blocks."""
         return BackboneUnsupported(
-            f"backbone {self.name!r} has closed blocks, so nothing inside them can be adapted: use 'tiny' or "
-            "'open_clip:<model>/<pretrained tag or local file>'"
+            f"backbone {self.name!r} is a frozen encoder, so nothing in its towers can be learned: use 'small', or a "
+            "plain CLIP such as 'open_clip:ViT-B-32/openai'"
         )
 
     # -- weights ----------------------------------------------------------------------------------------

@@ -13,7 +13,14 @@ class FrameSpec(NamedTuple):
     """Frames that a backbone reads from a video."""
 
     frames: int  # frames per video
-    size: int  # side of the square frame, pixels
+    # Side of the square to which frames are cropped, bicubic; or height, width, resize mode (crop, squash or pad), and
+    # interpolation (by Pillow's name).
+    size: int | tuple[int, int, str, str]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of a frame, pixels."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size[:2]
 
 
 class TextBackground(NamedTuple):

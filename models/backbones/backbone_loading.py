@@ -4,8 +4,8 @@
 ``tiny``                                                small CLIP that ships with the project
 ``small``                                               EfficientNet-Lite0 and MiniLM, installed with the project
 ``lite2``                                               the same with EfficientNet-Lite2, from the extra ``lite2``
-``open_clip:<model>/<pretrained tag or local file>``    any CLIP model of open_clip
-``transformers:<vision>+<text>``                        ViT or DeiT and BERT with projections, by name or folder
+``open_clip:<model>/<tag, local file or folder>``       any model of open_clip; frozen unless it is a plain CLIP
+``transformers:<name or folder>``                       a dual encoder of transformers, frozen
 ======================================================  =====================================================
 
 Backbones take frames ``uint8 [n, M, H, W, 3]`` and normalize them.
@@ -18,8 +18,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.backbones import OPEN_CLIP_PREFIX, SMALL_NAMES, TRANSFORMERS_PREFIX
+from models.backbones import SMALL_NAMES, TRANSFORMERS_PREFIX, has_open_blocks
 from models.backbones.backbone_description import FrameSpec
+from models.backbones.open_clip_files import OPEN_CLIP_PREFIX
 from models.errors import BackboneUnavailable
 
 if TYPE_CHECKING:
@@ -45,9 +46,13 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
         return SMALL_MODELS[name].frame_spec(frames)
     if name.startswith(OPEN_CLIP_PREFIX):
-        from models.backbones.open_clip_backbone import open_clip_frame_spec
+        if has_open_blocks(name):
+            from models.backbones.open_clip_backbone import open_clip_frame_spec
 
-        return open_clip_frame_spec(name, frames)
+            return open_clip_frame_spec(name, frames)
+        from models.backbones.frozen_open_clip import frozen_frame_spec
+
+        return frozen_frame_spec(name, frames)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import transformers_frame_spec
 
@@ -55,8 +60,11 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     raise _unknown(name)
 
 
-def load_backbone(name: str, frames: int | None = None) -> Backbone:
+def load_backbone(name: str, frames: int | None = None, *, text_only: bool = False) -> Backbone:
     """Load a backbone with its weights: frozen, in evaluation mode, on the CPU.
+
+    Args:
+        text_only: Whether to leave out the image tower of a frozen encoder, which can then embed texts only.
 
     Raises:
         BackboneUnavailable: The name is unknown, or the weights cannot be fetched; the message says which file to put
@@ -76,13 +84,17 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
 
         return load_small(name, frames)
     if name.startswith(OPEN_CLIP_PREFIX):
-        from models.backbones.open_clip_backbone import load_open_clip
+        if has_open_blocks(name):
+            from models.backbones.open_clip_backbone import load_open_clip
 
-        return load_open_clip(name, frames)
+            return load_open_clip(name, frames)
+        from models.backbones.frozen_open_clip import load_frozen_open_clip
+
+        return load_frozen_open_clip(name, frames, text_only=text_only)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import load_transformers
 
-        return load_transformers(name, frames)
+        return load_transformers(name, frames, text_only=text_only)
     raise _unknown(name)
 
 
@@ -112,7 +124,7 @@ def _tiny_config() -> dict[str, Any]:
 
 def _unknown(name: str) -> BackboneUnavailable:
     return BackboneUnavailable(
-        f"backbone {name!r} is unknown: use 'small', 'lite2', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag or "
-        f"local file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<vision model or "
-        "folder>+<text model or folder>'"
+        f"backbone {name!r} is unknown: use 'small', 'lite2', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag, "
+        f"local file or folder>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<hub name "
+        "or folder>'"
     )

@@ -1,4 +1,4 @@
-"""CLIP models from open_clip, named ``open_clip:<model>/<pretrained tag or local file>``, and their tokenizers.
+"""Plain CLIP models from open_clip, and their tokenizers.
 
 The blocks of both towers are open, so adapters can work inside them.
 """
@@ -17,26 +17,24 @@ import open_clip
 import torch
 from open_clip.model import CLIP, CustomTextCLIP
 from open_clip.tokenizer import SimpleTokenizer, default_bpe
-from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer
+from open_clip.transformer import ResidualAttentionBlock, TextTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones import OPEN_CLIP_PREFIX
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
-from models.errors import BackboneUnavailable, BackboneUnsupported
+from models.backbones.open_clip_files import OPEN_CLIP_PREFIX, read_open_clip, suggest
+from models.errors import BackboneUnavailable
 
-_DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
+DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
 
 
 class OpenClipBackbone(Backbone):
     """A CLIP dual encoder with open blocks.
 
     Args:
-        clip: Model from open_clip; both towers must be plain pre-norm transformers.
-
-    Raises:
-        BackboneUnsupported: The towers are not plain CLIP transformers.
+        clip: Model from open_clip; both towers must be plain pre-norm transformers
+            (:attr:`~models.backbones.open_clip_files.OpenClipFiles.has_open_blocks`).
     """
 
     has_open_blocks = True
@@ -50,7 +48,6 @@ class OpenClipBackbone(Backbone):
         mean: Sequence[float],
         std: Sequence[float],
     ) -> None:
-        _require_plain_towers(name, clip)
         super().__init__(name, clip, tokenizer, spec, mean, std)
         self.text: CLIP | TextTransformer = getattr(clip, "text", clip)
         self._text_blocks = list(self.text.transformer.resblocks)
@@ -123,38 +120,38 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Read the frames per video and frame size from an open_clip model's configuration.
 
     Raises:
-        BackboneUnavailable: open_clip has no such model, or the name has no weights.
+        BackboneUnavailable: See :func:`~models.backbones.open_clip_files.read_open_clip`.
     """
-    model, _ = _split(name)
-    size = open_clip.get_model_config(model)["vision_cfg"].get("image_size", 224)
-    return FrameSpec(frames or _DEFAULT_FRAMES, int(size))
+    return FrameSpec(
+        frames or DEFAULT_FRAMES, int(read_open_clip(name).config["vision_cfg"].get("image_size", 224))
+    )
 
 
 def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
-    """Load an open_clip model with its weights.
+    """Load an open_clip model with plain CLIP towers and its weights.
 
     Raises:
         BackboneUnavailable: The model is unknown, or the weights cannot be fetched; the message says which file to put
             where.
-        BackboneUnsupported: The towers are not plain CLIP transformers.
     """
-    spec = open_clip_frame_spec(name, frames)
-    model, source = _split(name)
+    spec, files = open_clip_frame_spec(name, frames), read_open_clip(name)
+    described = f"local-dir:{files.folder}" if files.is_described else None
     try:
         clip, _, transform = open_clip.create_model_and_transforms(
-            model,
-            pretrained=source,
+            described or files.model,
+            pretrained=None if described else str(files.weights or files.source),
             require_pretrained=True,
-            force_quick_gelu=_needs_quick_gelu(model, source),
+            force_quick_gelu=_needs_quick_gelu(files.model, files.source),
         )
     except Exception as error:  # open_clip, the hub client and torch raise unrelated types
+        tags = suggest(files.source, open_clip.list_pretrained_tags_by_model(files.model))
         raise BackboneUnavailable(
-            f"backbone {name!r}: the weights could not be loaded ({type(error).__name__}: {error}). Without "
-            f"a connection to the model hub, put a checkpoint of {model} in open_clip's format "
-            f"(.safetensors or .pt) on this machine and name it: {OPEN_CLIP_PREFIX}{model}/<path to the file>"
+            f"backbone {name!r}: the weights could not be loaded{tags} ({type(error).__name__}: {error}). Without "
+            f"a connection to the model hub, put a checkpoint of {files.model} in open_clip's format "
+            f"(.safetensors or .pt) on this machine and name it: {OPEN_CLIP_PREFIX}{files.model}/<path to the file>"
         ) from error
     normalize = next(step for step in transform.transforms if hasattr(step, "mean"))
-    tokenizer = clip_tokenizer(model, clip.context_length)
+    tokenizer = clip_tokenizer(clip.context_length)
     return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalize.mean), tuple(normalize.std))
 
 
@@ -163,52 +160,14 @@ def _needs_quick_gelu(model: str, source: str) -> bool:
     return bool((open_clip.get_pretrained_cfg(model, source) or {}).get("quick_gelu"))
 
 
-def _split(name: str) -> tuple[str, str]:
-    model, _, source = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
-    if not source:
-        raise BackboneUnavailable(
-            f"backbone {name!r} names no weights: use 'small', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained "
-            f"tag or local file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
-        )
-    if open_clip.get_model_config(model) is None:
-        raise BackboneUnavailable(
-            f"backbone {name!r}: open_clip has no model {model!r}; `python -c 'import open_clip; "
-            f"print(open_clip.list_models())'` lists its models"
-        )
-    return model, source
-
-
-def _require_plain_towers(name: str, clip: nn.Module) -> None:
-    visual, text = getattr(clip, "visual", None), getattr(clip, "text", clip)
-    plain = (
-        isinstance(visual, VisionTransformer)
-        and visual.pool_type == "tok"
-        and visual.attn_pool is None
-        and not visual.final_ln_after_pool
-        and isinstance(clip, CLIP | CustomTextCLIP)
-        and isinstance(text, CLIP | TextTransformer)
-        and getattr(text, "text_pool_type", getattr(text, "pool_type", "")) == "argmax"
-        and getattr(text, "cls_emb", None) is None
-        and text.attn_mask is not None
-        and all(isinstance(b, ResidualAttentionBlock) for b in visual.transformer.resblocks)
-        and all(isinstance(b, ResidualAttentionBlock) for b in text.transformer.resblocks)
-    )
-    if not plain:
-        raise BackboneUnsupported(
-            f"backbone {name!r}: adapters need a ViT image tower with a class token and a causal text tower "
-            "pooled at the end of text (the architecture of the original CLIP)"
-        )
-
-
 # 256 bytes, each inside a word and at its end, plus the start-of-text and end-of-text tokens.
 _BASE_TOKENS = 2 * 256 + 2
 MAX_CACHED_WORDS = 100_000  # words whose tokens are cached; some 20 MB
 
 
-def clip_tokenizer(model: str, context_length: int) -> Any:
-    """Build the tokenizer that open_clip uses for a model."""
-    tokenizer = open_clip.get_tokenizer(model, context_length=context_length)
-    return _bound_cache(tokenizer) if type(tokenizer) is SimpleTokenizer else tokenizer
+def clip_tokenizer(context_length: int, **settings: Any) -> SimpleTokenizer:
+    """Build CLIP's byte-pair encoding."""
+    return _bound_cache(SimpleTokenizer(context_length=context_length, **settings))
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,37 +1,34 @@
-"""ViT and BERT through the transformers library: the backbone of bmu-moco (section 3.2) and, with DeiT, of ctp.
+"""Dual encoders of the transformers library as frozen encoders, and loading of its models.
 
-The name is ``transformers:<vision>+<text>``; each part is a model on the hub or a local folder in the library's format
-(``config.json``, ``model.safetensors``, and the text model's tokenizer files). Weights are read from safetensors only,
+The name is ``transformers:<source>``: a model on the hub, or a local folder in the library's format (``config.json``,
+``preprocessor_config.json``, ``model.safetensors``, and the tokenizer's files). Weights are read from safetensors only,
 and no code from a checkpoint is executed.
-
-A frame's vector is its class token; a text's is the mean over its tokens, including [CLS] and [SEP] but not padding.
-One linear layer each projects into the joint space (bmu-moco, equations 1 to 6); being linear, it can be applied after
-averaging. The checkpoints contain these projections: ``visual_projection.weight`` and ``text_projection.weight``, both
-``[dim, width]``.
-
-bmu-moco does not specify the frames per video, the maximum text length and the projections' bias (none here); this
-module chooses them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertModel, DeiTModel, PreTrainedConfig, PreTrainedModel, ViTModel
-from transformers.image_processing_base import ImageProcessingMixin
-from transformers.utils import SAFE_WEIGHTS_NAME, logging
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_MAPPING,
+    AutoImageProcessor,
+    AutoTokenizer,
+    BertModel,
+    PreTrainedConfig,
+)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file
 
 from models.backbones import TRANSFORMERS_PREFIX
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.bert_text_tower import BertBackbone, BertTextTower, Towers
-from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
+from models.backbones.frozen_encoder import FrozenEncoder, file_digests, vocabulary_digest
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 
@@ -51,160 +48,219 @@ def silent_library() -> Iterator[None]:
             library_logging.enable_progress_bar()
 
 
-def read_config(name: str, source: str, classes: dict[str, type[PreTrainedModel]]) -> Any:
-    """Read a model's configuration.
+def read_config(name: str, source: str, types: Container[str]) -> tuple[Any, dict[str, Any]]:
+    """Read a model's configuration: as an object, and what it states apart from its origin.
 
     Raises:
-        BackboneUnsupported: The model's architecture is not one of ``classes``.
+        BackboneUnsupported: The model's type is not one of ``types``, or unknown to the library.
     """
     settings, _ = PreTrainedConfig.get_config_dict(source)
-    model_type = settings.get("model_type")
-    if model_type not in classes:
+    model_type = str(settings.get("model_type"))
+    if model_type not in types or model_type not in CONFIG_MAPPING:
         raise BackboneUnsupported(
-            f"backbone {name!r}: {source!r} is of type {model_type!r}; this tower must be {' or '.join(classes)}"
+            f"backbone {name!r}: {source!r} is of type {model_type!r}, which is not supported"
         )
-    return cast(Any, classes[model_type].config_class).from_dict(settings)
+    stated = {k: v for k, v in settings.items() if k != "transformers_version" and not k.startswith("_")}
+    return CONFIG_MAPPING[model_type].from_dict(settings), stated
 
 
-def load_tower(
-    name: str, source: str, classes: dict[str, type[PreTrainedModel]], key: str
-) -> tuple[Any, Tensor | None]:
-    """Load a tower without its heads.
-
-    Args:
-        classes: Supported architectures, by their type in ``config.json``.
-        key: Name of a projection in the checkpoint.
-
-    Returns:
-        The tower, and the projection; None if the checkpoint has none.
+def load_model(name: str, source: str, kind: Any, config: Any = None, **options: Any) -> Any:
+    """Load a model of a class in single precision, without the parts that the class lacks.
 
     Raises:
-        BackboneUnavailable: The weights do not fit the configuration.
-        BackboneUnsupported: The model has another architecture.
+        BackboneUnavailable: The weights do not fit the configuration; the message names the first that does not.
     """
-    config = read_config(name, source, classes)
-    model, report = cast(Any, classes[config.model_type]).from_pretrained(
+    model, report = kind.from_pretrained(
         source,
         config=config,
-        add_pooling_layer=False,
-        attn_implementation="sdpa",  # a checkpoint could otherwise name an implementation that is code on the hub
+        # A checkpoint could otherwise name an implementation that is code on the hub.
+        attn_implementation="sdpa" if kind._supports_sdpa else "eager",
         dtype=torch.float32,
         use_safetensors=True,
+        ignore_mismatched_sizes=True,
         output_loading_info=True,
+        **options,
     )
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
+    wrong = [f"{key} is missing" for key in report["missing_keys"]] + [
+        f"{key} has the shape {list(stored)} in the file, but {list(expected)} in config.json"
+        for key, stored, expected in report["mismatched_keys"]
+    ]
+    if wrong:
         raise BackboneUnavailable(
-            f"backbone {name!r}: the weights of {source!r} do not fit its config.json: {len(missing)} are missing, "
-            f"the first is {missing[0]}"
+            f"backbone {name!r}: the weights of {source!r} are of another model: {min(wrong)}"
         )
-    if key not in report["unexpected_keys"]:
-        return model, None
-    with safe_open(cached_file(source, SAFE_WEIGHTS_NAME), framework="pt") as file:
-        return model, file.get_tensor(key).float()
+    return model
 
 
-_VISION: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "deit": DeiTModel}
-_TEXT: dict[str, type[PreTrainedModel]] = {"bert": BertModel}
-_DEFAULT_FRAMES = 8
-_PREPROCESSOR = "preprocessor_config.json"
-# Mean and standard deviation where a folder names none: the library's default.
-_DEFAULT_NORMALIZATION = (0.5, 0.5, 0.5)
+def load_bert(name: str, source: str) -> Any:
+    """Load a BERT without its heads."""
+    with silent_library():
+        return load_model(name, source, BertModel, add_pooling_layer=False)
 
 
-class TransformersBackbone(BertBackbone):
-    """A ViT and a BERT with closed blocks."""
-
-    @property
-    def visual_blocks(self) -> list[Any]:
-        return [_ClosedBlock(self, layer) for layer in self.clip.visual.vit.layers]
-
-    def embed_frames(self, frames: Tensor) -> Tensor:
-        tokens: Tensor = self.clip.visual.vit.embeddings(self.pixels(frames))
-        return tokens.view(*frames.shape[:2], *tokens.shape[1:])
-
-    def _identity(self) -> list[Any]:
-        towers = [self.clip.visual.vit.config, self.clip.text.bert.config]
-        shapes = [[c.model_type, c.num_attention_heads, c.hidden_act, c.layer_norm_eps] for c in towers]
-        return [TRANSFORMERS_PREFIX, self.spec.size, shapes, TEXT_LENGTH, self._tokenizer.digest]
+_DEFAULT_FRAMES = 12  # as for open_clip
+_INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
+_IMAGE_PARTS = ("vision_model", "visual_projection", "vision_projection")
 
 
-class _ImageTower(nn.Module):
-    def __init__(self, vit: Any, projection: Tensor) -> None:
-        super().__init__()
-        self.vit: Any = vit
-        self.proj = nn.Parameter(projection)  # [width, dim]
+class FrozenTransformers(FrozenEncoder):
+    """A dual encoder of transformers with closed towers.
 
-    @property
-    def ln_post(self) -> nn.Module:
-        return cast(nn.Module, self.vit.layernorm)
+    Args:
+        crop: Height and width of the center that the image tower sees of a frame.
+    """
+
+    def __init__(self, *args: Any, crop: tuple[int, int], identity: list[Any], **kwargs: Any) -> None:
+        self._crop = crop
+        super().__init__(*args, identity=[*identity, crop], **kwargs)
+
+    def _embed_images(self, pixels: Tensor) -> Tensor:
+        (height, width), shape = self._crop, self.spec.shape
+        top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
+        seen = pixels[..., top : top + height, left : left + width]
+        return _vectors(self.clip.get_image_features(pixel_values=seen))
+
+    def _embed_texts(self, ids: Tensor) -> Tensor:
+        mask = {} if self._padding is None else {"attention_mask": (ids != self._padding).long()}
+        return _vectors(self.clip.get_text_features(input_ids=ids, **mask))
 
 
-class _ClosedBlock:
-    """A block that can run but keeps its members inaccessible."""
-
-    def __init__(self, backbone: TransformersBackbone, layer: nn.Module) -> None:
-        self._backbone = backbone
-        self._layer = layer
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        return cast(Tensor, self._layer(tokens))
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise self._backbone.closed_blocks_error()
+def _vectors(output: Any) -> Tensor:
+    return cast(Tensor, output if isinstance(output, Tensor) else output.pooler_output)
 
 
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Read the frames per video and frame size from the vision model's ``config.json``.
+    """Read how frames are sampled and resized from a model's configuration.
 
     Raises:
         BackboneUnavailable: The model or folder does not exist; the message names the missing files.
-        BackboneUnsupported: The model is not a ViT or DeiT for square images.
+        BackboneUnsupported: The preprocessing is not supported.
     """
     with _loading_errors(name):
-        config = read_config(name, _split(name)[0], _VISION)
-        if not isinstance(config.image_size, int):
-            raise BackboneUnsupported(f"backbone {name!r}: images of {config.image_size} are not square")
-        return FrameSpec(frames or _DEFAULT_FRAMES, config.image_size)
+        return FrameSpec(frames or _DEFAULT_FRAMES, _read_preprocessing(name).size)
 
 
-def load_transformers(name: str, frames: int | None = None) -> TransformersBackbone:
-    """Load a ViT (or DeiT) and a BERT with their weights.
+def load_transformers(name: str, frames: int | None = None, *, text_only: bool = False) -> FrozenTransformers:
+    """Load a dual encoder with its weights.
 
     Raises:
-        BackboneUnavailable: A model or folder does not exist, or its weights do not fit; the message names the missing
-            files.
-        BackboneUnsupported: A model has another architecture.
+        BackboneUnavailable: The model or folder does not exist, or its weights do not fit; the message names the
+            missing files.
+        BackboneUnsupported: The model is no dual encoder, or its preprocessing is not supported.
     """
-    spec = transformers_frame_spec(name, frames)
-    vision, text = _split(name)
+    source = name.removeprefix(TRANSFORMERS_PREFIX)
     with _loading_errors(name):
-        vit, visual_projection = load_tower(name, vision, _VISION, "visual_projection.weight")
-        bert, text_projection = load_tower(name, text, _TEXT, "text_projection.weight")
-        words: Any = AutoTokenizer.from_pretrained(text, trust_remote_code=False)
-        length = min(TEXT_LENGTH, bert.config.max_position_embeddings)
-        tokenizer = BertTokenizer(text, words.backend_tokenizer, length)
-        mean, std = _read_normalization(vision)
-    if tokenizer.size > bert.config.vocab_size:
-        raise BackboneUnavailable(
-            f"backbone {name!r}: the tokenizer of {text!r} has {tokenizer.size} tokens, but the weights are for "
-            f"{bert.config.vocab_size}: put the tokenizer files of these weights into the folder"
+        config, stated = read_config(name, source, CONFIG_MAPPING)
+        kind: Any = MODEL_MAPPING.get(type(config), None)
+        if not (hasattr(kind, "get_text_features") and hasattr(kind, "get_image_features")):
+            raise BackboneUnsupported(
+                f"backbone {name!r}: {source!r} is of type {config.model_type!r}, which is no dual encoder of images "
+                f"and texts: use one such as {TRANSFORMERS_PREFIX}google/siglip2-base-patch16-224"
+            )
+        preprocessing = _read_preprocessing(name)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="right")
+        tokenize, padding = _text_reader(tokenizer, config)
+        if text_only:
+            config.vision_config.num_hidden_layers = 0  # their weights are not read
+        model = load_model(name, source, kind, config)
+        for part in _IMAGE_PARTS if text_only else ():
+            if hasattr(model, part):
+                setattr(model, part, nn.Identity())
+        return FrozenTransformers(
+            name,
+            model,
+            tokenize,
+            spec=FrameSpec(frames or _DEFAULT_FRAMES, preprocessing.size),
+            mean=preprocessing.mean,
+            std=preprocessing.std,
+            crop=preprocessing.crop,
+            vocabulary=config.get_text_config().vocab_size,
+            identity=[
+                TRANSFORMERS_PREFIX,
+                stated,
+                vocabulary_digest(tokenizer),
+                *file_digests(_weights(source)),
+            ],
+            padding=padding,
         )
-    widths = vit.config.hidden_size, bert.config.hidden_size
-    projections = _projections(name, widths, visual_projection, text_projection)
-    towers = Towers(_ImageTower(vit, projections[0]), BertTextTower(bert, projections[1]))
-    return TransformersBackbone(name, towers, tokenizer, spec, mean, std)
 
 
-def _split(name: str) -> tuple[str, str]:
-    vision, _, text = name.removeprefix(TRANSFORMERS_PREFIX).partition("+")
-    if not vision or not text or "+" in text:
-        raise BackboneUnavailable(
-            f"backbone {name!r} does not name two towers: use '{TRANSFORMERS_PREFIX}<vision model or folder>+"
-            f"<text model or folder>', for example '{TRANSFORMERS_PREFIX}google/vit-base-patch16-384+google-bert/"
-            "bert-base-uncased'"
+def _text_reader(tokenizer: Any, config: Any) -> tuple[Callable[[list[str]], Tensor], int | None]:
+    """Build a function from texts to token IDs; the padding is None if all texts have the model's full length."""
+    texts = config.get_text_config()
+    padding = tokenizer.pad_token_id
+    # SigLIP reads its padding, and CLIP pads with the end of the text.
+    is_masked = not config.model_type.startswith("siglip") and padding != tokenizer.eos_token_id
+    is_offset = any(family in texts.model_type for family in ("roberta", "altclip"))
+    length = min(
+        tokenizer.model_max_length, texts.max_position_embeddings - (padding + 1 if is_offset else 0)
+    )
+
+    def tokenize(batch: list[str]) -> Tensor:
+        rows = tokenizer(
+            batch,
+            padding="longest" if is_masked else "max_length",
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
         )
-    return vision, text
+        return cast(Tensor, rows.input_ids)
+
+    return tokenize, padding if is_masked else None
+
+
+class _Preprocessing(NamedTuple):
+    size: tuple[int, int, str, str] | int
+    crop: tuple[int, int]
+    mean: list[float]
+    std: list[float]
+
+
+def _read_preprocessing(name: str) -> _Preprocessing:
+    """Read how a model's processor resizes, crops and normalizes pictures.
+
+    Raises:
+        BackboneUnsupported: The frames have no fixed size.
+    """
+    loader: Any = AutoImageProcessor
+    processor = loader.from_pretrained(name.removeprefix(TRANSFORMERS_PREFIX), trust_remote_code=False)
+    size, is_cropped = (
+        dict(getattr(processor, "size", None) or {}),
+        getattr(processor, "do_center_crop", False),
+    )
+    interpolation = _INTERPOLATIONS[int(processor.resample)]
+    side = size.get("shortest_edge", 0)
+    if size.keys() == {"height", "width"}:
+        shape, mode = (size["height"], size["width"]), "squash"
+    elif size.keys() == {"shortest_edge"} and is_cropped:
+        shape, mode = (side, side), "crop"
+    else:
+        raise BackboneUnsupported(
+            f"backbone {name!r}: its processor makes no frames of a fixed size ({size}); of SigLIP 2, the models whose "
+            "names end with a size do"
+        )
+    crop = dict(processor.crop_size) if is_cropped else {"height": shape[0], "width": shape[1]}
+    scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
+    offset = 1.0 if getattr(processor, "rescale_offset", False) else 0.0
+    means, stds = processor.image_mean, processor.image_std
+    if not processor.do_normalize:
+        means, stds = [0.0] * 3, [1.0] * 3
+    return _Preprocessing(
+        size=side if (mode, interpolation) == ("crop", "bicubic") else (*shape, mode, interpolation),
+        crop=(crop["height"], crop["width"]),
+        mean=[(value + offset) / scale for value in means],
+        std=[value / scale for value in stds],
+    )
+
+
+def _weights(source: str) -> list[Path]:
+    """Locate the files of weights."""
+    find: Any = cached_file
+    index = find(source, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False)
+    if index is None:
+        return [Path(find(source, SAFE_WEIGHTS_NAME))]
+    shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    return [Path(find(source, shard)) for shard in shards]
 
 
 @contextmanager
@@ -218,32 +274,7 @@ def _loading_errors(name: str) -> Iterator[None]:
     except Exception as error:  # the library, the hub client and safetensors raise unrelated types
         raise BackboneUnavailable(
             f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
-            "model hub, give two folders in the format of the transformers library, each with config.json and "
-            "model.safetensors, the text folder also with its tokenizer files: "
-            f"{TRANSFORMERS_PREFIX}<path to the vision folder>+<path to the text folder>"
+            "model hub, give a folder in the format of the transformers library, with config.json, "
+            "preprocessor_config.json, model.safetensors and the tokenizer's files: "
+            f"{TRANSFORMERS_PREFIX}<path to the folder>"
         ) from error
-
-
-def _projections(
-    name: str, widths: tuple[int, int], visual: Tensor | None, text: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Turn the projections of images and texts, which checkpoints store as ``[dim, width]``, to ``[width, dim]``."""
-    if visual is not None and text is not None:
-        dim = len(visual)
-        if (visual.shape, text.shape) == ((dim, widths[0]), (dim, widths[1])):
-            return visual.T.contiguous(), text.T.contiguous()
-    shapes = [None if tensor is None else list(tensor.shape) for tensor in (visual, text)]
-    raise BackboneUnavailable(
-        f"backbone {name!r}: visual_projection.weight has shape {shapes[0]} and text_projection.weight {shapes[1]}; "
-        f"the shapes must be [dim, {widths[0]}] and [dim, {widths[1]}]"
-    )
-
-
-def _read_normalization(source: str) -> tuple[Sequence[float], Sequence[float]]:
-    if Path(source).is_dir() and not (Path(source) / _PREPROCESSOR).exists():
-        return _DEFAULT_NORMALIZATION, _DEFAULT_NORMALIZATION
-    settings, _ = ImageProcessingMixin.get_image_processor_dict(source)
-    return (
-        settings.get("image_mean", _DEFAULT_NORMALIZATION),
-        settings.get("image_std", _DEFAULT_NORMALIZATION),
-    )

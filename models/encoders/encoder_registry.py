@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.backbones import SMALL_NAMES, Precision
+from models.backbones import SMALL_NAMES, Precision, has_open_blocks
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.frozen_tower import warn_unavailable
 from models.backbones.query_backbone import QueryBackbone, apply_torch_threads
@@ -180,6 +181,9 @@ def load_query_backbone(
     from models.encoders.tower_query_backbone import TowerQueryBackbone
 
     apply_torch_threads()
-    backbone = load_backbone(name, frames).to(compute_device(device))
+    load = partial(load_backbone, name, frames)
+    backbone = (load() if has_open_blocks(name) else load(text_only=True)).to(compute_device(device))
     backbone.query_precision = precision
-    return TowerQueryBackbone(backbone)
+    if has_open_blocks(name):
+        return TowerQueryBackbone(backbone)
+    return TowerQueryBackbone(backbone, load_towers=lambda: load().to(backbone.device))

@@ -1,8 +1,8 @@
 """Forward passes: frames through the image tower and texts through the text tower, with their adapters.
 
 Open blocks run with the backbone's own weights, and adapters change their attention. Without adapters, results equal
-open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them unchanged, or
-raises an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
+open_clip's ``encode_image`` and ``encode_text`` up to rounding. A frozen encoder runs its towers as a whole, and raises
+an error if adapters are given. After the attention in an open tower's last block, only class tokens or, in a
 causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
 
 In a context that sets :data:`batch_encoder`, several processes encode a batch together.
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from models.adapters.image_adapters import FrameFusion, FrameFusionAdapter
 from models.backbones.backbone import Backbone
@@ -132,6 +133,9 @@ def encode_frames(
     """
 
     def encode(part: Tensor) -> tuple[Tensor, Tensor]:
+        if not backbone.has_open_blocks and fusion is None:
+            vectors = backbone.frame_vectors(part)
+            return F.normalize(vectors.mean(dim=1), dim=-1), F.normalize(vectors, dim=-1)
         with forward_precision(backbone.device):
             tokens = frame_tokens(backbone, part)
             tokens = _run_image_blocks(
@@ -156,7 +160,7 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
         frames: ``uint8 [n, M, H, W, 3]``.
 
     Returns:
-        Tokens ``[n, M, P+1, width]``; only class tokens, P = 0, if these are all blocks of an open tower.
+        Tokens ``[n, M, P+1, width]``; only class tokens, P = 0, if these are all blocks.
     """
     with forward_precision(backbone.device):
         return _run_image_blocks(backbone, backbone.embed_frames(frames), range(count), None)
@@ -224,21 +228,12 @@ def _run_image_blocks(
     """Run some blocks of the image tower on tokens ``[n, M, P, width]``."""
     blocks, device = backbone.visual_blocks, backbone.device
     for index in indices:
-        if not backbone.has_open_blocks:
-            tokens = run_checkpointed(_closed_block, blocks[index], tokens, device=device)
-            continue
         adapter = fusion.at(index) if fusion is not None else None
         count = 1 if index == len(blocks) - 1 else None
         tokens = run_checkpointed(
             _image_block, open_block(blocks[index]), adapter, tokens, count, device=device
         )
     return tokens
-
-
-def _closed_block(block: nn.Module, tokens: Tensor) -> Tensor:
-    """Run a closed block on each frame's tokens ``[n, M, P, width]``."""
-    flat: Tensor = block(tokens.flatten(0, 1))
-    return flat.view(tokens.shape)
 
 
 def _image_block(

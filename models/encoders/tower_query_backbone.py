@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,6 +48,8 @@ def pack_text_tower(backbone: Backbone) -> Backbone:
         blocks cannot be packed.
     """
     precision = backbone.query_precision
+    if not backbone.has_open_blocks:
+        return backbone
     if isinstance(backbone, BertBackbone):
         backbone.freeze_text_tower()
         return backbone
@@ -152,17 +155,21 @@ _caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDict
 class TowerQueryBackbone(QueryBackbone):
     """The text side of a backbone. The weights of its text tower must not change afterwards.
 
+    Args:
+        load_towers: Function that loads both towers of a backbone that has its text tower alone.
+
     Attributes:
         uses_mixed_precision: Whether forward passes need :func:`~models.backbones.tower_computation.mixed_precision`.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, load_towers: Callable[[], Backbone] | None = None) -> None:
         self.packed = pack_text_tower(backbone)
         # A packed tower applies the query precision itself.
         self.uses_mixed_precision = self.packed is backbone and backbone.query_precision == "bfloat16"
         caches = _caches.setdefault(self.packed, {})
         super().__init__(caches.setdefault(self.uses_mixed_precision, TextVectorCaches()))
-        self._backbone = backbone
+        self._backbone, self._load_towers = backbone, load_towers
+        self._lock = Lock()
         self.name, self.fingerprint = backbone.name, backbone.fingerprint
         self.dim, self.vocabulary = backbone.dim, backbone.vocabulary
         self.reserved_dims, self.text_background = backbone.reserved_dims, backbone.text_background
@@ -172,6 +179,9 @@ class TowerQueryBackbone(QueryBackbone):
         return self._backbone.engine
 
     def towers(self) -> Backbone:
+        with self._lock:
+            if self._load_towers is not None:
+                self._backbone, self._load_towers = self._load_towers(), None
         return self._backbone
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
@@ -197,7 +207,7 @@ class TowerQueryBackbone(QueryBackbone):
         parts = []
         with self.inference():
             for rows in batches:
-                ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
+                ids = torch.from_numpy(pad_texts([texts[row] for row in rows], self.packed.padding))
                 parts.append(encode_texts(self.packed, ids)[0])
         return read_vectors(parts, batches)
 

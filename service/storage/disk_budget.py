@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -75,7 +76,7 @@ def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
         spec = frame_spec(backbone, frames)
     except ModelError:  # the workers report it
         return _DEFAULT_FRAME_BYTES
-    return spec.frames * spec.size * spec.size * 3
+    return spec.frames * math.prod(spec.shape) * 3
 
 
 def _index_bytes(folder: Path) -> tuple[int, int]:

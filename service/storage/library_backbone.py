@@ -47,12 +47,10 @@ def backbone_of_task(task_id: str) -> str:
 def default_method(backbone: str) -> str:
     """Choose the configured method, or else the backbone's default.
 
-    That is ``analytic`` for ``small`` and ``lite2``, ``strata`` for others with open blocks, and ``bmu_moco`` for the
-    rest.
+    That is ``strata`` for a plain CLIP, and ``analytic`` for ``small``, ``lite2`` and frozen encoders.
     """
     configured = settings().method
     if configured is not None:
         return configured
-    if backbone in SMALL_NAMES:
-        return "analytic"
-    return "strata" if has_open_blocks(backbone) else "bmu_moco"
+    is_closed_form = backbone in SMALL_NAMES or not has_open_blocks(backbone)
+    return "analytic" if is_closed_form else "strata"

@@ -108,7 +108,7 @@ def task_fields(method: str | None, settings: dict[str, Any] | None, backbone: s
 
 def task_errors(method: str, settings: dict[str, Any], backbone: str) -> Iterator[FieldError]:
     """Find the errors in a task's method, settings and backbone."""
-    if error := _find_backbone_error(backbone) or find_method_error(method, settings, backbone):
+    if error := _find_backbone_error(backbone) or find_method_error(method, backbone):
         yield error
     if method in METHOD_NAMES:
         yield from settings_errors(method, settings)
@@ -248,22 +248,19 @@ _BOUNDS = {
 }
 
 
-def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
+def find_method_error(method: str, backbone: str) -> FieldError | None:
     """Explain why a method cannot run; None if it can."""
     if method not in METHOD_NAMES:
         return FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     if has_open_blocks(backbone):
         return None
-    needed = _needs_open_blocks(method)
-    if not needed or (isinstance(needed, str) and settings.get(needed) is False):
+    if not _recipe(method).get("needs_open_blocks"):
         return None
-    others = ", ".join(name for name in METHOD_NAMES if not _needs_open_blocks(name))
-    setting = f", or set {needed} to false in its settings" if isinstance(needed, str) else ""
+    others = ", ".join(name for name in METHOD_NAMES if not _recipe(name).get("needs_open_blocks"))
     return FieldError(
         "method",
-        f"Method {method!r} works inside the backbone's transformer blocks, but backbone {backbone!r} "
-        "does not expose those of its image tower.",
-        f"Choose one of {others}{setting}; or a backbone such as 'small' or 'open_clip:ViT-B-32/openai'.",
+        f"Method {method!r} changes the backbone's towers, but backbone {backbone!r} is a frozen encoder.",
+        f"Choose one of {others}; or use backbone 'small', or a plain CLIP such as 'open_clip:ViT-B-32/openai'.",
     )
 
 
@@ -329,12 +326,6 @@ def _describe(schema: Mapping[str, Any]) -> str:
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     bounds = [f" {words} {schema[key]}" for key, words in _BOUNDS.items() if key in schema]
     return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
-
-
-def _needs_open_blocks(method: str) -> bool | str:
-    """Check whether a method needs open transformer blocks; the name of a setting if that decides it."""
-    needs: bool | str = _recipe(method).get("needs_open_blocks", False)
-    return needs
 
 
 @cache

@@ -74,10 +74,13 @@ class MethodRegistry:
 
         Raises:
             MethodError: See :meth:`configure` and :meth:`~trainer.methods.base.Method.resume`.
-            BackboneUnsupported: The method changes transformer blocks that the backbone does not expose.
+            BackboneUnsupported: The method changes towers, but those of the backbone are frozen.
         """
         config = self._configure_next(name, backbone, settings, previous)
         try:
+            method = self.methods[name]
+            if method.is_trainable and not (method.is_closed_form or backbone.has_open_blocks):
+                raise backbone.closed_blocks_error()
             return self.methods[name].resume(backbone, config, previous)
         except BackboneUnsupported as error:
             raise BackboneUnsupported(f"method {name!r}: {error}") from error

@@ -26,7 +26,6 @@ import torch
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import BertModel
 
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec, TextBackground
@@ -42,7 +41,7 @@ from models.backbones.small.small_files import (
     verified_folder,
 )
 from models.backbones.tower_computation import OpenBlock
-from models.backbones.transformers_backbone import load_tower, silent_library
+from models.backbones.transformers_backbone import load_bert
 
 if TYPE_CHECKING:
     from models.backbones.compiled_towers import EfficientNetEngine
@@ -294,7 +293,7 @@ class SmallBackbone(BertBackbone):
     def _compile_images(self) -> EfficientNetEngine:
         from models.backbones.compiled_towers import EfficientNetEngine
 
-        size = self.spec.size
+        size, _ = self.spec.shape
         weights = {name: weight.numpy() for name, weight in self.clip.visual.cnn.state_dict().items()}
         engine = EfficientNetEngine(weights, size)
         frame = torch.arange(size * size * 3).view(1, 1, size, size, 3).remainder(251).to(torch.uint8)
@@ -324,8 +323,7 @@ def load_small(name: str, frames: int | None = None) -> SmallBackbone:
     projection = F.pad(torch.from_numpy(constants.projection), (0, RESERVED))
     image = ImageTower(model.architecture, folded_weights(model), projection)
     source = verified_folder(TEXT_PACKAGE)
-    with silent_library():
-        bert, _ = load_tower(name, str(source), {"bert": BertModel}, "text_projection.weight")
+    bert = load_bert(name, str(source))
     width = len(constants.text_center)
     text = BertTextTower(
         bert, torch.eye(width, width + RESERVED), CenteredUnitVectors(torch.from_numpy(constants.text_center))

@@ -24,8 +24,7 @@ CLIP = "open_clip:ViT-B-32/openai"
         ("{", {}, "small", "analytic"),  # a damaged release is no error here
         ('{"backbone": "lite2"}', {}, "lite2", "analytic"),
         ('{"backbone": "tiny"}', {}, "tiny", "strata"),
-        # Methods on whole towers fit backbones with closed blocks.
-        ('{"backbone": "transformers:vit+bert"}', {}, "transformers:vit+bert", "bmu_moco"),
+        ('{"backbone": "transformers:some/siglip"}', {}, "transformers:some/siglip", "analytic"),  # frozen
         ('{"backbone": "tiny"}', {"backbone": CLIP, "method": "ffa_tame"}, CLIP, "ffa_tame"),
     ],
 )

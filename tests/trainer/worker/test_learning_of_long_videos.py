@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from index.arrays import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
-from media.pyav_decoding import crop_square
+from media.pyav_decoding import fit_picture
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import moment_spans
 from service.catalog.tables import Moment, Task
@@ -52,7 +52,7 @@ def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
     """Return the last frame that starts at or before a time, found by decoding the whole file."""
     with av.open(str(path)) as container:
         shown = [frame for frame in container.decode(video=0) if frame.time <= seconds]
-    return crop_square(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
+    return fit_picture(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
 
 
 def test_vector_of_a_moment_encodes_its_frames(post_videos: Post) -> None:

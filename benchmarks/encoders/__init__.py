@@ -1,0 +1,1 @@
+"""Whether frozen encoders keep their contract, with random weights."""

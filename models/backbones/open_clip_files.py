@@ -1,0 +1,151 @@
+"""The files that the name of an open_clip backbone refers to. This module imports neither torch nor open_clip.
+
+A name is ``open_clip:<model>/<source>``. The source is a tag of pre-trained weights, a file of weights, or a folder
+with the files of a model's repository on the hub: ``open_clip_config.json``, the weights, those of the tokenizer, and
+``config.json`` of a text tower from transformers. Such files next to a file of weights are used, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.errors import BackboneUnavailable
+
+OPEN_CLIP_PREFIX = "open_clip:"  # of the names of open_clip backbones
+CONFIG_FILE = "open_clip_config.json"
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")  # best first
+# Values with which the towers of the original CLIP are built: a ViT with a class token, and a causal text tower pooled
+# at the end of the text.
+_PLAIN_IMAGES = {
+    "timm_model_name": None,
+    "pool_type": "tok",
+    "attentional_pool": False,
+    "final_ln_after_pool": False,
+}
+_PLAIN_TEXTS = {
+    "hf_model_name": None,
+    "hf_tokenizer_name": None,
+    "pool_type": "argmax",
+    "embed_cls": False,
+    "no_causal_mask": False,
+    "proj_type": "linear",
+}
+_PLAIN_BLOCKS = {"block_type": None} | dict.fromkeys(
+    ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), False
+)
+
+
+class OpenClipFiles(NamedTuple):
+    """A model's configuration and files.
+
+    Attributes:
+        source: Tag, or path of a file or folder.
+        config: Configuration of the towers.
+        preprocessing: Preprocessing that :data:`CONFIG_FILE` states; empty without that file.
+        weights: Local file of weights; None for a tag.
+        is_described: Whether the architecture is that of :data:`CONFIG_FILE`, not the one that open_clip has.
+    """
+
+    model: str
+    source: str
+    config: dict[str, Any]
+    preprocessing: dict[str, Any]
+    weights: Path | None
+    is_described: bool
+
+    @property
+    def folder(self) -> Path | None:
+        """Local folder of the files; None for a tag."""
+        return self.weights and self.weights.parent
+
+    @property
+    def has_open_blocks(self) -> bool:
+        """Whether both towers are plain CLIP transformers, so that adapters can work inside them."""
+        images, texts = self.config["vision_cfg"], self.config["text_cfg"]
+        return (
+            "multimodal_cfg" not in self.config
+            and isinstance(images.get("layers", 12), int)
+            and _has_values(images, _PLAIN_IMAGES | _PLAIN_BLOCKS)
+            and _has_values(texts, _PLAIN_TEXTS | _PLAIN_BLOCKS)
+        )
+
+
+def read_open_clip(name: str) -> OpenClipFiles:
+    """Read the configuration that a backbone's name refers to.
+
+    Raises:
+        BackboneUnavailable: The name has no weights, open_clip has no such model, or a file is missing or damaged.
+    """
+    model, _, source = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
+    if not source:
+        raise BackboneUnavailable(
+            f"backbone {name!r} names no weights: use 'small', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag, "
+            f"local file or folder>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
+        )
+    path = Path(source)
+    weights = _find_weights(name, path) if path.is_dir() else path if path.is_file() else None
+    configs = {file.stem: file for file in _package_folder().glob("*.json")}
+    described = weights.with_name(CONFIG_FILE) if weights else None
+    has_file = described is not None and described.is_file()
+    is_described = has_file and (path.is_dir() or model not in configs)
+    if not is_described and model not in configs:
+        raise BackboneUnavailable(
+            f"backbone {name!r}: open_clip has no model {model!r}{suggest(model, list(configs))}; `python -c 'import "
+            "open_clip; print(open_clip.list_models())'` lists its models"
+        )
+    try:
+        local = json.loads(described.read_text(encoding="utf-8")) if described and has_file else {}
+        config = (
+            local["model_cfg"] if is_described else json.loads(configs[model].read_text(encoding="utf-8"))
+        )
+        if not all(isinstance(config[tower], dict) for tower in ("vision_cfg", "text_cfg")):
+            raise TypeError("vision_cfg and text_cfg must be objects")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackboneUnavailable(
+            f"backbone {name!r}: {described} is no configuration of open_clip ({type(error).__name__}: {error})"
+        ) from error
+    return OpenClipFiles(
+        model=model,
+        source=source,
+        config=config,
+        preprocessing=local.get("preprocess_cfg") or {},
+        weights=weights,
+        is_described=is_described,
+    )
+
+
+def suggest(name: str, names: Sequence[str]) -> str:
+    """Name the names that are most similar to an unknown one, for an error message."""
+    spelled = {each.lower(): each for each in names}
+    closest = get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)
+    return f" (did you mean {', '.join(spelled[each] for each in closest)}?)" if closest else ""
+
+
+def _find_weights(name: str, folder: Path) -> Path:
+    """Choose the file of weights in a folder: open_clip's before others, and safetensors before pickles."""
+    files = sorted(
+        (not path.name.startswith("open_clip"), _WEIGHT_SUFFIXES.index(path.suffix), path)
+        for path in folder.iterdir()
+        if path.suffix in _WEIGHT_SUFFIXES
+    )
+    if not files:
+        raise BackboneUnavailable(
+            f"backbone {name!r}: the folder {folder} has no weights: put open_clip_model.safetensors there"
+        )
+    return files[0][-1]
+
+
+def _package_folder() -> Path:
+    spec = find_spec("open_clip")
+    if spec is None or not spec.submodule_search_locations:
+        raise BackboneUnavailable("backbones of open_clip need the Python package open_clip_torch")
+    return Path(spec.submodule_search_locations[0]) / "model_configs"
+
+
+def _has_values(config: dict[str, Any], values: dict[str, Any]) -> bool:
+    return all(config.get(key, value) == value for key, value in values.items())
