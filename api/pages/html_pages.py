@@ -73,7 +73,7 @@ def admin_page(request: Request) -> Response:
         request,
         "admin.html",
         methods=[name for name in METHOD_NAMES if not find_method_error(name, library_backbone())],
-        default_method=default_method(library_backbone()),
+        default_method=default_method(),
         default_backbone=library_backbone(),
         media_root=settings().media_root,
         has_sources=bool(settings().sources),

@@ -106,7 +106,7 @@ def make_library(
 ) -> SyntheticLibrary:
     """Write a library of domains with ``videos`` videos each; libraries in one catalog must not share vector IDs."""
     rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
-    layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
+    layout = VectorLayout(backbone.semantic_dim, config.semantic_weight)
     words = _whole_words(backbone)
     shared = [words[index] for index in rng.permutation(len(words))[:_SHARED_WORDS]]
     store = ShardStore(folder / "index")

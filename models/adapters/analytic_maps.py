@@ -6,8 +6,8 @@ cosine between a query q and a video v is
 
     β · cos(semantic q, semantic v) + (1 − β) · κ(q) · cos(lexical q, lexical v)
 
-where κ(q) is the share of the query's words, by TF-IDF weight, that the domain knows. The lexical part occupies the
-backbone's reserved coordinates; without any, a vector has only the semantic part.
+where κ(q) is the share of the query's words, by TF-IDF weight, that the domain knows. In libraries of version 1.0.0 on
+other backbones than ``small``, a vector has only the semantic part.
 
 :class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A set is a
 range of tasks in a *storage*: concatenated arrays with spare capacity. Sets are immutable and share storages; the maps
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from threading import Lock
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from models.backbones.backbone_description import pad_texts
 from models.routing.word_pieces import VOCABULARY
 
+_LEXICAL = 126  # coordinates for words
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
 MIN_LENGTH = 1e-8  # lower bound on lengths that vectors are divided by
 
@@ -36,35 +37,22 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 
-class _JointSpace(Protocol):
-    """Sizes of the joint space, as backbones and query backbones have them."""
-
-    @property
-    def dim(self) -> int: ...
-
-    @property
-    def reserved_dims(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class VectorLayout:
     """Sizes of a vector's parts.
 
     Attributes:
-        lexical: Coordinates of the lexical part; 0 without reserved coordinates.
+        lexical: Coordinates of the lexical part; without any, the semantic part has all the weight.
     """
 
     semantic: int
-    lexical: int
-    dim: int
     semantic_weight: float
+    lexical: int = _LEXICAL
 
-    @classmethod
-    def for_backbone(cls, backbone: _JointSpace, semantic_weight: float) -> VectorLayout:
-        """Lay out vectors in a backbone's joint space; without room for words, the semantic part has all the weight."""
-        lexical = max(0, backbone.reserved_dims - _COMPLETIONS)
-        semantic = backbone.dim - backbone.reserved_dims
-        return cls(semantic, lexical, backbone.dim, semantic_weight if lexical else 1.0)
+    @property
+    def dim(self) -> int:
+        """Coordinates of a vector."""
+        return self.semantic + (self.lexical + _COMPLETIONS if self.lexical else 0)
 
     def join(self, semantic: Floats, lexical: Floats, *, is_video: bool) -> Floats:
         """Join the parts to unit vectors ``[n, dim]`` of videos or queries.

@@ -92,16 +92,13 @@ class Backbone(nn.Module, ABC):
         return int(self.clip.visual.proj.shape[0])
 
     @property
-    def reserved_dims(self) -> int:
-        """How many of the last coordinates in the joint space are zero for every vector of the frozen towers.
-
-        Closed-form maps store words and routing evidence there.
-        """
-        return 0
+    def semantic_dim(self) -> int:
+        """How many of the first coordinates the frozen towers fill; the others are zero in all their vectors."""
+        return self.dim
 
     @property
     def text_background(self) -> TextBackground | None:
-        """Distribution of generic texts; None if the backbone has none."""
+        """Distribution of generic texts; None if the backbone has none, and closed-form methods compute it."""
         return None
 
     @property

@@ -44,8 +44,7 @@ class QueryBackbone(ABC):
 
     Attributes:
         fingerprint: Digest of weights, architecture and preprocessing.
-        reserved_dims: How many of the last coordinates are zero in every vector of the frozen towers.
-        text_background: Distribution of generic texts; None if the backbone has none.
+        text_background: Distribution of generic texts; None if the backbone has none, and releases may have it.
         tokenize: Converts each text to token IDs ``[L]``, including the start and end tokens, without padding.
     """
 
@@ -53,7 +52,6 @@ class QueryBackbone(ABC):
     fingerprint: str
     dim: int
     vocabulary: int
-    reserved_dims: int
     text_background: TextBackground | None
     tokenize: Callable[[Sequence[str]], list[TokenIds]]
 

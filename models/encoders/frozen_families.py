@@ -7,11 +7,13 @@ a search hardly depends on the number of tasks. Queries are encoded as arrays: o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout
+from models.backbones.backbone_description import TextBackground
 from models.backbones.query_backbone import Vectors
 from models.encoders.encoder_registry import EncoderFamily, VideoLoader
 from models.encoders.query_encoder import (
@@ -63,7 +65,7 @@ FROZEN_FAMILY = EncoderFamily(
     video_prefixes=(),
 )
 
-_QUERY, _VIDEO, _ROUTING = "query.", "video.", "evidence."
+_QUERY, _VIDEO, _ROUTING, _BACKGROUND = "query.", "video.", "evidence.", "background."
 
 
 class AnalyticQueryEncoder(QueryEncoder):
@@ -77,7 +79,10 @@ class AnalyticQueryEncoder(QueryEncoder):
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
         release = inputs.release
-        self._layout = VectorLayout.for_backbone(self._texts, release.config["semantic_weight"])
+        newest = _read_query_map(release)
+        self._layout = VectorLayout(
+            len(newest.center), release.config["semantic_weight"], newest.lexicon.shape[-1]
+        )
         self.profile_factor = release.config["word_evidence"]
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
         self._newest = AnalyticMapSet(self._layout, [self._load(release)])
@@ -93,7 +98,9 @@ class AnalyticQueryEncoder(QueryEncoder):
             ]
         )
         self._caption_evidence: CaptionEvidence | None = None
-        if (background := self._texts.text_background) is not None and self.tasks:
+        stored = arrays_with_prefix(_BACKGROUND, release.tensors)
+        background = TextBackground(**stored) if stored else self._texts.text_background
+        if background is not None and self.tasks:
             scatter = CaptionScatter.from_tensors(arrays_with_prefix(_ROUTING, release.tensors))
             means, factor = self._pinned.caption_means, release.config["caption_evidence"]
             self._caption_evidence = CaptionEvidence(scatter, background, *means, factor)
@@ -155,17 +162,28 @@ class AnalyticQueryEncoder(QueryEncoder):
         """
         if release.kind == FROZEN_FAMILY.kind:
             return None
-        try:
-            query_map = AnalyticQueryMap.from_tensors(arrays_with_prefix(_QUERY, release.tensors))
-        except KeyError as error:
-            raise ReleaseError(f"the release's query map lacks tensor {error}") from error
-        sizes = (len(query_map.center), query_map.lexicon.shape[-1])
-        if sizes != (self._layout.semantic, self._layout.lexical):
+        query_map = _read_query_map(release)
+        sizes, layout = (len(query_map.center), query_map.lexicon.shape[-1]), self._layout
+        if sizes != (layout.semantic, layout.lexical) or layout.semantic > self._texts.dim:
             raise ReleaseError(
                 f"the release's query map is for {sizes[0]} semantic and {sizes[1]} lexical coordinates, but "
-                f"{self._texts.name!r} has {self._layout.semantic} and {self._layout.lexical}"
+                f"the newest one has {layout.semantic} and {layout.lexical}, and {self._texts.name!r} has "
+                f"{self._texts.dim} coordinates"
             )
         return query_map
+
+
+def _read_query_map(release: ReleaseState) -> AnalyticQueryMap:
+    """Read a release's query map; raise ReleaseError."""
+    try:
+        query_map = AnalyticQueryMap.from_tensors(arrays_with_prefix(_QUERY, release.tensors))
+    except KeyError as error:
+        raise ReleaseError(f"the release's query map lacks tensor {error}") from error
+    if query_map.lexicon.shape[-1]:
+        return query_map
+    # Maps of version 1.0.0 without a lexical part have tokens of the text tower, not word pieces.
+    words = {name: getattr(query_map, name)[:0] for name in ("tokens", "token_weights", "lexicon")}
+    return replace(query_map, **words)
 
 
 def _open_analytic_videos(backbone: Backbone) -> VideoLoader:
@@ -178,6 +196,6 @@ ANALYTIC_FAMILY = EncoderFamily(
     kind="analytic",
     query_encoder=AnalyticQueryEncoder,
     video_loader=_open_analytic_videos,
-    query_prefixes=(_QUERY, _ROUTING),
+    query_prefixes=(_QUERY, _ROUTING, _BACKGROUND),
     video_prefixes=(_VIDEO,),
 )

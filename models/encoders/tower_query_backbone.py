@@ -172,7 +172,7 @@ class TowerQueryBackbone(QueryBackbone):
         self._lock = Lock()
         self.name, self.fingerprint = backbone.name, backbone.fingerprint
         self.dim, self.vocabulary = backbone.dim, backbone.vocabulary
-        self.reserved_dims, self.text_background = backbone.reserved_dims, backbone.text_background
+        self.text_background = backbone.text_background
 
     @property
     def engine(self) -> str:

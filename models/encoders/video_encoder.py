@@ -130,10 +130,11 @@ def open_analytic_videos(backbone: Backbone, prefix: str) -> VideoLoader:
 
     def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
         video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix(prefix, release.tensors))
-        layout = VectorLayout.for_backbone(backbone, release.config["semantic_weight"])
-        shape = backbone.feature_dim, layout.semantic + layout.lexical
-        if video_map.weight.shape != shape:
+        (features, width), semantic = video_map.weight.shape, backbone.semantic_dim
+        if features != backbone.feature_dim or width < semantic:
+            shape = backbone.feature_dim, f"≥ {semantic}"
             raise RuntimeError(f"the video map has shape {video_map.weight.shape}, not {shape}")
+        layout = VectorLayout(semantic, release.config["semantic_weight"], width - semantic)
         return lambda frames: apply_video_map(video_map, backbone, backbone.video_features(frames), layout)
 
     return load

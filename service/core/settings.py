@@ -204,7 +204,7 @@ class Settings(BaseSettings):
     # Learning
     backbone: _Name = None  # default: the library's, or "small" for a new library
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
-    method: _Name = None  # default: "analytic" with the backbone "small", otherwise "strata"
+    method: _Name = None  # default: "analytic"
     # length of a moment; longer videos are searched by moments
     moment_seconds: float = Field(default=20, ge=1)
     torch_threads: int | None = Field(default=None, ge=1)

@@ -9,7 +9,6 @@ from sqlalchemy.orm import aliased
 
 from index.errors import ShardStoreError
 from index.files.store_folder import StoreFolder
-from models.backbones import SMALL_NAMES, has_open_blocks
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import DEFAULT_BACKBONE, Settings, settings
@@ -44,13 +43,6 @@ def backbone_of_task(task_id: str) -> str:
         return session.scalar(query) or library_backbone()
 
 
-def default_method(backbone: str) -> str:
-    """Choose the configured method, or else the backbone's default.
-
-    That is ``strata`` for a plain CLIP, and ``analytic`` for ``small``, ``lite2`` and frozen encoders.
-    """
-    configured = settings().method
-    if configured is not None:
-        return configured
-    is_closed_form = backbone in SMALL_NAMES or not has_open_blocks(backbone)
-    return "analytic" if is_closed_form else "strata"
+def default_method() -> str:
+    """Choose the configured method, or else ``analytic``."""
+    return settings().method or "analytic"

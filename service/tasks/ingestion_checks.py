@@ -103,7 +103,7 @@ def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
 def task_fields(method: str | None, settings: dict[str, Any] | None, backbone: str | None) -> dict[str, Any]:
     """Complete a task's method, settings and backbone with their defaults."""
     backbone = backbone or library_backbone()
-    return {"method": method or default_method(backbone), "settings": settings or {}, "backbone": backbone}
+    return {"method": method or default_method(), "settings": settings or {}, "backbone": backbone}
 
 
 def task_errors(method: str, settings: dict[str, Any], backbone: str) -> Iterator[FieldError]:

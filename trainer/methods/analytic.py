@@ -17,6 +17,7 @@ The maps are stored with the shard and never change. ``docs/analytic.md`` has th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import ClassVar
 
@@ -30,10 +31,11 @@ from torch.nn import functional as F
 from index.arrays import batches
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import TextBackground
 from models.encoders.frozen_families import ANALYTIC_FAMILY
 from models.encoders.tower_forward import encode_texts
 from models.encoders.video_encoder import apply_video_map
-from models.releases.release_state import MEASURED, arrays_with_prefix
+from models.releases.release_state import MEASURED, ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.router import CaptionScatter
 from models.routing.word_pieces import split_pieces
@@ -43,6 +45,8 @@ from trainer.task_data import Pair
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per text-tower forward
+_NAMES_STEP = 18  # every 18th name and every 36th definition: 986 generic texts
+_REGULARIZATION = 0.3  # share of the mean variance that is added to each variance
 
 
 class AnalyticConfig(MethodConfig):
@@ -76,6 +80,26 @@ class AnalyticConfig(MethodConfig):
     )
 
 
+def measure_background(backbone: Backbone) -> TextBackground:
+    """Measure the distribution of generic texts, names and definitions of the nouns in ImageNet-12k."""
+    from timm.data.imagenet_info import ImageNetInfo
+
+    nouns = ImageNetInfo("imagenet-12k")
+    names, definitions = (
+        [nouns.index_to_description(row, detailed=is_detailed) for row in range(0, nouns.num_classes(), step)]
+        for is_detailed, step in ((False, _NAMES_STEP), (True, 2 * _NAMES_STEP))
+    )
+    with torch.inference_mode():
+        parts = [
+            encode_texts(backbone, backbone.tokenize(chunk))[0].double().cpu()
+            for chunk in batches([*names, *definitions], _TEXTS)
+        ]
+    vectors = torch.cat(parts)[:, : backbone.semantic_dim]
+    covariance = vectors.T.cov()
+    covariance.diagonal().add_(_REGULARIZATION * covariance.diagonal().mean())
+    return TextBackground(vectors.mean(0).float().numpy(), torch.linalg.inv(covariance).float().numpy())
+
+
 def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> AnalyticQueryMap:
     """Build a domain's query map.
 
@@ -107,7 +131,8 @@ class Analytic(Method):
     def __init__(self, backbone: Backbone, config: AnalyticConfig) -> None:
         super().__init__(backbone, config)
         self.profile_factor = config.word_evidence
-        self._layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
+        self._layout = VectorLayout(backbone.semantic_dim, config.semantic_weight)
+        self._background = backbone.text_background
         self._sums = RegressionSums.empty(backbone.feature_dim, self._layout.semantic)
         self._scatter = CaptionScatter.empty(self._layout.semantic)
         self._measured_scatter = self._scatter  # without the captions of folds
@@ -115,6 +140,13 @@ class Analytic(Method):
         self._before = self._sums, self._scatter, self._measured_scatter  # before the last task
         self._clear_observations()
         self._set_neutral_maps()
+
+    @classmethod
+    def find_obstacle(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState) -> str | None:
+        dim = VectorLayout(backbone.semantic_dim, semantic_weight=1).dim
+        if previous.kind != cls.family.kind and dim != backbone.dim:
+            return f"its vectors have {backbone.dim} coordinates instead of {dim}"
+        return super().find_obstacle(backbone, config, previous)
 
     # -- hooks ------------------------------------------------------------------------------------------
 
@@ -152,6 +184,7 @@ class Analytic(Method):
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Analytic:
         part = Analytic(self.backbone, self.config)
+        part._layout, part._background = self._layout, self._background
         part._features = self._features
         part._sums, part._scatter, part._measured_scatter = self._before
         part._lexicon = self._lexicon
@@ -174,11 +207,17 @@ class Analytic(Method):
         scatter = {f"evidence.{name}": array for name, array in self._scatter.tensors().items()}
         for name, array in self._measured_scatter.tensors().items():
             scatter[f"{MEASURED}evidence.{name}"] = array
+        if self._background is not None and self.backbone.text_background is None:
+            scatter |= {f"background.{name}": array for name, array in self._background._asdict().items()}
         return {**self.video_tensors(), **sums, **tensors_with_prefix("", query | scatter)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         arrays = to_arrays(tensors)
         self._query_map = AnalyticQueryMap.from_tensors(arrays_with_prefix("query.", arrays))
+        # Version 1.0.0 has no lexical part and no background on other backbones than small.
+        self._layout = replace(self._layout, lexical=self._query_map.lexicon.shape[-1])
+        if background := arrays_with_prefix("background.", arrays):
+            self._background = TextBackground(**background)
         self._video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix("video.", arrays))
         self._sums = RegressionSums.from_tensors(tensors_with_prefix("sums.", tensors))
         self._scatter = CaptionScatter.from_tensors(arrays_with_prefix("evidence.", arrays))
@@ -231,6 +270,8 @@ class Analytic(Method):
         words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
         self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
         captions = torch.cat(self._observed_captions)
+        if self._background is None and not self._scatter.freedom:
+            self._background = measure_background(self.backbone)
         self._scatter = self._scatter.add(captions.numpy())
         self._measured_scatter = self._measured_scatter.add(captions.numpy())
         self._query_map = build_query_map(share * targets.mean(0), captions, lexicon)

@@ -216,8 +216,8 @@ class SmallBackbone(BertBackbone):
         return ENGINE
 
     @property
-    def reserved_dims(self) -> int:
-        return RESERVED
+    def semantic_dim(self) -> int:
+        return self.dim - RESERVED
 
     @property
     def visual_blocks(self) -> list[Any]:

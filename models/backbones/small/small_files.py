@@ -22,7 +22,7 @@ from models.backbones.backbone_description import FrameSpec
 from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.errors import BackboneUnavailable
 
-RESERVED = 128  # coordinates for closed-form maps: the joint space has 384 + 128 = 512
+RESERVED = 128  # coordinates that the towers leave zero: the joint space has 384 + 128 = 512
 _DEFAULT_FRAMES = 8
 _TOKENIZER = "tokenizer.json"
 

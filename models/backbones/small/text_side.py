@@ -73,7 +73,7 @@ class SmallTextSide(QueryBackbone):
         require_similar(self._engine(probe_ids(self.vocabulary)), expected)
         self.tokenize = load_tokenizer().tokens
         self.name, self.fingerprint = name, fingerprint
-        self.dim, self.reserved_dims = width + RESERVED, RESERVED
+        self.dim = width + RESERVED
         self.text_background = TextBackground(constants.background_mean, constants.background_precision)
         self._frames = frames
         self._towers: Backbone | None = None

@@ -17,9 +17,8 @@ from models.adapters.analytic_maps import (
     VectorLayout,
     normalize_rows,
 )
-from tests.trainer.methods.method_driver import random_backbone
 
-LAYOUT = VectorLayout(semantic=3, lexical=2, dim=7, semantic_weight=0.6)
+LAYOUT = VectorLayout(semantic=3, lexical=2, semantic_weight=0.6)
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +43,19 @@ def _query_map(center: Floats | None = None) -> AnalyticQueryMap:
 def _encode(query_map: AnalyticQueryMap, frozen: Floats, tokens: npt.NDArray[np.int64]) -> Floats:
     """Compute query vectors ``[n, dim]`` with a set that contains only this map."""
     rows = np.arange(len(frozen))
-    return AnalyticMapSet(LAYOUT, 60, [query_map])(frozen, tokens, rows, 0 * rows)
+    return AnalyticMapSet(LAYOUT, [query_map])(frozen, [*tokens], rows, 0 * rows)
 
 
 # -- layout ----------------------------------------------------------------------------------------------
 
 
-def test_backbone_without_reserved_coordinates_has_semantic_vectors_alone(
-    draw: Callable[..., Floats],
-) -> None:
-    layout = VectorLayout.for_backbone(random_backbone(), 0.6)
-    assert layout == VectorLayout(16, 0, 16, 1.0)
+def test_layout_has_128_coordinates_besides_the_semantic_ones() -> None:
+    assert (VectorLayout(384, 0.6).dim, VectorLayout(768, 0.6).dim, LAYOUT.dim) == (512, 896, 7)
+
+
+def test_vectors_of_version_1_0_0_without_a_lexical_part_are_semantic(draw: Callable[..., Floats]) -> None:
+    layout = VectorLayout(16, 0.6, lexical=0)
+    assert layout.dim == 16
     semantic = draw(4, 16)
     for is_video in (False, True):
         joined = layout.join(semantic, np.zeros((4, 0), np.float32), is_video=is_video)
@@ -105,7 +106,7 @@ def test_neutral_map_keeps_the_frozen_direction_and_knows_no_words(draw: Callabl
 
 
 def test_video_vectors_follow_the_formula(draw: Callable[..., Floats]) -> None:
-    layout = VectorLayout(semantic=10, lexical=4, dim=16, semantic_weight=0.6)
+    layout = VectorLayout(semantic=10, lexical=4, semantic_weight=0.6)
     features, projected, weight, offset = draw(5, 32), normalize_rows(draw(5, 16)), draw(32, 14), draw(14)
     vectors = AnalyticVideoMap(weight, offset, np.array(0.3, np.float32))(features, projected, layout)
     assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([1] * 5)
@@ -118,7 +119,7 @@ def test_video_vectors_follow_the_formula(draw: Callable[..., Floats]) -> None:
 
 
 def test_video_without_lexical_prediction_is_completed_to_unit_length(draw: Callable[..., Floats]) -> None:
-    layout = VectorLayout(semantic=10, lexical=4, dim=16, semantic_weight=0.6)
+    layout = VectorLayout(semantic=10, lexical=4, semantic_weight=0.6)
     projected = np.zeros((2, 16), np.float32)
     projected[:, :10] = normalize_rows(draw(2, 10))
     nothing = np.zeros((32, 14), np.float32), np.zeros(14, np.float32)

@@ -34,7 +34,7 @@ def releases(backbone: Backbone) -> dict[str, ReleaseState]:
 
 
 def _release(backbone: Backbone, number: int) -> ReleaseState:
-    layout, rng = VectorLayout.for_backbone(backbone, WEIGHT), np.random.default_rng(number)
+    layout, rng = VectorLayout(backbone.semantic_dim, WEIGHT), np.random.default_rng(number)
     tokens = backbone.tokenize(TEXTS[: 1 + number % 3]).unique().numpy()
     mean = rng.standard_normal(layout.semantic, np.float32) / 20
     query_map = AnalyticQueryMap(
@@ -71,7 +71,7 @@ def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[s
     np.testing.assert_allclose(vectors, encoder.encode(TEXTS, encoder.tasks, "pinned"), atol=1e-6)
     frozen = encoder.encode_with_backbone(TEXTS)
     np.testing.assert_allclose(vectors[:, 2], frozen, atol=1e-6)
-    layout = VectorLayout.for_backbone(backbone, WEIGHT)
+    layout = VectorLayout(backbone.semantic_dim, WEIGHT)
     for task in (0, 1, 3, 4, 5):
         tensors = releases[f"t{task}"].tensors
         query_map = AnalyticQueryMap(

@@ -63,7 +63,7 @@ def test_text_side_equals_the_tower_in_torch(name: str) -> None:
     side = load_query_backbone(name, 2)
     tower = TowerQueryBackbone(load_backbone(name, frames=2).clone())  # a copy has no engine
     assert isinstance(side, SmallTextSide)
-    facts = [(s.name, s.fingerprint, s.dim, s.vocabulary, s.reserved_dims) for s in (side, tower)]
+    facts = [(s.name, s.fingerprint, s.dim, s.vocabulary) for s in (side, tower)]
     assert facts[0] == facts[1]
     assert side.text_background is not None
     assert tower.text_background is not None

@@ -67,8 +67,8 @@ def post(*uris: str) -> TaskDetails:
 def test_probed_task_waits_for_training(with_clips: Settings) -> None:
     view = probe(post("0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4").id)
     facts = (view.state, view.progress.stage, view.held_out, view.attempts)
-    assert facts == ("probing", "waiting", "derived", 0)
-    counts = {"videos": 5, "accepted": 5, "rejected": 0, "train": 4, "val": 0, "test": 1, "appended": 0}
+    assert facts == ("probing", "waiting", "cross_fitted", 0)
+    counts = {"videos": 5, "accepted": 5, "rejected": 0, "train": 5, "val": 0, "test": 0, "appended": 0}
     assert view.counts.model_dump() == counts
     spec = frame_spec(settings().backbone, settings().frames)
     for video in accepted_videos(view.id):

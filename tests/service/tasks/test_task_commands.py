@@ -67,9 +67,9 @@ def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable
         "split": "test",
         "metadata": {"place": ["Zürich", 1.5]},
     }
-    chosen = {"rank": 8, "carry": 0.5, "max_steps": None}
+    chosen = {"lexical_penalty": 8, "carry": False, "max_steps": None}
     made = commands.create_task(_spec(settings=chosen, videos=[video])).task
-    assert (made.state, made.position, made.method, made.counts.videos) == ("queued", 1, "strata", 1)
+    assert (made.state, made.position, made.method, made.counts.videos) == ("queued", 1, "analytic", 1)
     assert made.settings == chosen
     assert commands.get_task(made.id) == made
     assert commands.list_tasks() == [made]

@@ -25,7 +25,8 @@ FRAMES, SIDE = 2, 16  # frames per video and their size in pixels
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
 
 _CONTEXT, _VOCABULARY = 32, 8192
-_DIM, _RESERVED = 16, 6  # coordinates of the joint space, and those of them that a ReservedBackbone reserves
+_DIM = 16  # coordinates of the joint space
+_SEMANTIC, _RESERVED = 10, 128  # those of a ReservedBackbone
 #: Small values of settings that determine the cost of a step; a method uses those that it has.
 _SMALL_SETTINGS: dict[str, Any] = {
     "dropout": 0.0,
@@ -57,16 +58,15 @@ def interrupt_at(step: int) -> Callable[[TrainingProgress], None]:
 
 
 class ReservedBackbone(OpenClipBackbone):
-    """A backbone with reserved coordinates, which its weights never use, and a distribution of generic texts."""
+    """A backbone with coordinates that its weights never use, and a distribution of generic texts."""
 
     @property
-    def reserved_dims(self) -> int:
-        return _RESERVED
+    def semantic_dim(self) -> int:
+        return _SEMANTIC
 
     @property
     def text_background(self) -> TextBackground:
-        size = _DIM - _RESERVED
-        return TextBackground(np.full(size, 0.05, np.float32), 10 * np.eye(size, dtype=np.float32))
+        return TextBackground(np.full(_SEMANTIC, 0.05, np.float32), 10 * np.eye(_SEMANTIC, dtype=np.float32))
 
 
 def random_backbone(seed: int = 0) -> Backbone:
@@ -75,18 +75,18 @@ def random_backbone(seed: int = 0) -> Backbone:
 
 
 def reserved_backbone(seed: int = 0) -> Backbone:
-    """Return a :func:`random_backbone` whose last coordinates are reserved for maps in closed form."""
-    clip = _random_clip(seed)
+    """Return a :func:`random_backbone` whose last coordinates are zero, as those of ``small``."""
+    clip = _random_clip(seed, _SEMANTIC + _RESERVED)
     with torch.no_grad():
         clip.visual.proj[:, -_RESERVED:] = 0
         clip.text_projection[:, -_RESERVED:] = 0
     return _wrap(ReservedBackbone, clip)
 
 
-def _random_clip(seed: int) -> Any:
+def _random_clip(seed: int, dim: int = _DIM) -> Any:
     torch.manual_seed(seed)
     return CLIP(
-        embed_dim=_DIM,
+        embed_dim=dim,
         vision_cfg={"image_size": SIDE, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2},
         text_cfg={
             "context_length": _CONTEXT,

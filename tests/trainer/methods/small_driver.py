@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from models.backbones.backbone_description import FrameSpec, TextBackground
 from models.backbones.bert_text_tower import BertTextTower, Towers
-from models.backbones.bert_tokenizer import BertTokenizer
 from models.backbones.small.small_backbone import FrameBlock, SmallBackbone
-from models.backbones.small.small_files import TEXT_PACKAGE, verified_folder
+from models.backbones.small.small_files import RESERVED, load_tokenizer
 from tests.trainer.methods.method_driver import FRAMES, SIDE
 
-_FEATURES, _WIDTH, _DIM, _RESERVED = 128, 32, 32, 8
+_FEATURES, _WIDTH, _SEMANTIC = 128, 32, 24
+_DIM = _SEMANTIC + RESERVED
 
 
 class _ImageTower(nn.Module):
@@ -27,7 +26,7 @@ class _ImageTower(nn.Module):
         self.blocks = nn.ModuleList(FrameBlock(_FEATURES) for _ in range(2))
         self.ln_post = nn.Identity()
         projection = torch.randn(_FEATURES, _DIM)
-        projection[:, -_RESERVED:] = 0
+        projection[:, -RESERVED:] = 0
         self.proj = nn.Parameter(projection)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -47,15 +46,10 @@ def random_small_backbone() -> SmallBackbone:
     )
     text = BertTextTower(BertModel(config, add_pooling_layer=False), torch.eye(_WIDTH, _DIM))
     with torch.no_grad():
-        text.text_projection[:, -_RESERVED:] = 0
-    words = Tokenizer.from_file(str(verified_folder(TEXT_PACKAGE) / "tokenizer.json"))
-    tokenizer = BertTokenizer("words", words, 77)
-    size = _DIM - _RESERVED
-    background = TextBackground(np.full(size, 0.05, np.float32), 10 * np.eye(size, dtype=np.float32))
-    return _RandomSmall("small", Towers(_ImageTower(), text), tokenizer, FrameSpec(FRAMES, SIDE), background)
-
-
-class _RandomSmall(SmallBackbone):
-    @property
-    def reserved_dims(self) -> int:
-        return _RESERVED
+        text.text_projection[:, -RESERVED:] = 0
+    background = TextBackground(
+        np.full(_SEMANTIC, 0.05, np.float32), 10 * np.eye(_SEMANTIC, dtype=np.float32)
+    )
+    return SmallBackbone(
+        "small", Towers(_ImageTower(), text), load_tokenizer(), FrameSpec(FRAMES, SIDE), background
+    )

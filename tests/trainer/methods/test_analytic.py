@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,25 @@ from torch.nn import functional as F
 
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder, select_video_tensors
 from models.encoders.tower_forward import encode_texts
 from models.encoders.video_encoder import VideoEncoder
+from models.releases.release_state import video_fingerprint
+from models.routing.word_pieces import distinct_pieces
 from tests.trainer.methods.method_driver import (
     create_method,
     index_task,
     learn_steps,
+    random_backbone,
     random_frames,
     reserved_backbone,
     write_task,
 )
+from trainer.methods import MethodError, can_continue
 
 DAY = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
 NIGHT = ["a dog barks", "an owl flies over the barn", "a cat sleeps"]
-SEMANTIC, LEXICAL = 10, 4
+SEMANTIC, LEXICAL = 10, 126
 SETTINGS = {"semantic_penalty": 3.0, "lexical_penalty": 2.0}
 
 
@@ -200,3 +206,75 @@ def test_independent_learners_equal_methods_that_saw_their_task_alone(backbone: 
     assert torch.equal(_semantic_weight(independent), _semantic_weight(alone))
     scatter = independent.state_dict()["evidence.scatter"]  # the router covers all tasks
     assert not torch.allclose(scatter, alone.state_dict()["evidence.scatter"])
+
+
+# -- other backbones than small -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clip() -> Backbone:
+    """An untrained CLIP with 16 coordinates and without a distribution of generic texts."""
+    return random_backbone()
+
+
+def test_every_backbone_has_a_lexical_part_and_evidence_of_captions(clip: Backbone) -> None:
+    """Coordinates for words are added to the backbone's own, and the release measures generic texts once."""
+    method = _learn(clip, (1, DAY))
+    state = method.release()
+    videos, encoder = method.encode_videos(random_frames(1, len(DAY))), method.query_encoder()
+    queries = torch.tensor(encoder.encode(DAY, ["task-1"], "pinned")[:, 0])
+    assert videos.shape[1] == queries.shape[1] == 16 + 128
+    assert (queries[:, 16:-2] * videos[:, 16:-2]).sum(dim=1).min() > 0.1
+    assert set(state.tensors["query.tokens"]) == set(distinct_pieces([" ".join(DAY)])[0])
+    texts = torch.from_numpy(encoder.encode_with_backbone(DAY)).double()
+    mean, precision = (state.tensors[f"background.{name}"] for name in ("mean", "precision"))
+    assert F.cosine_similarity(texts.mean(0), torch.from_numpy(mean).double(), dim=0) > 0.5
+    assert np.linalg.eigvalsh(precision).min() > 0
+    evidence = encoder.routing_evidence(encoder.tokenize(DAY), ["task-1"])
+    assert evidence is not None
+    assert evidence.any()
+    second = create_method("analytic", clip, state, **SETTINGS)
+    learn_steps(second, "task-2", [2], NIGHT)
+    for name in ("mean", "precision"):
+        assert np.array_equal(
+            second.release().tensors[f"background.{name}"], state.tensors[f"background.{name}"]
+        )
+    part = second.relearn([0, 1], NIGHT[:2])
+    assert np.array_equal(part.release().tensors["background.mean"], mean)
+
+
+def test_release_of_version_1_0_0_without_a_lexical_part_is_continued_as_it_is(clip: Backbone) -> None:
+    method, frames = _learn(clip, (1, DAY)), random_frames(1, len(DAY))
+    new = method.release()
+    tensors = {name: a for name, a in new.tensors.items() if not name.startswith("background.")}
+    tensors["query.lexicon"] = tensors["query.lexicon"][:, :0]
+    tensors["query.tokens"] = tensors["query.tokens"] + 49_000  # of the text tower
+    tensors["video.weight"], tensors["video.offset"] = (
+        tensors[name][..., :16] for name in ("video.weight", "video.offset")
+    )
+    old = replace(new, tensors=tensors)
+    continued = create_method("analytic", clip, old, **SETTINGS)
+    assert continued.encode_videos(frames).shape[1] == 16
+    learn_steps(continued, "task-2", [2], NIGHT)
+    state = continued.release()
+    encoder = open_query_encoder(clip, state, {"task-1": old, "task-2": state})
+    queries = encoder.encode(DAY, ["task-1", "task-2"], "pinned")
+    assert queries.shape == (4, 2, 16)
+    frozen = torch.from_numpy(encoder.encode_with_backbone(DAY) - tensors["query.center"])
+    np.testing.assert_allclose(queries[:, 0], F.normalize(frozen, dim=-1), atol=1e-6)
+    assert encoder.routing_evidence(encoder.tokenize(DAY), ["task-1"]) is None
+    fingerprint = video_fingerprint(clip.fingerprint, 16, 2, select_video_tensors(old).tensors)
+    videos = VideoEncoder(clip, {"task-1": fingerprint}, {"task-1": old}).encode(frames, ["task-1"])[:, 0]
+    semantic = F.normalize(method.encode_videos(frames)[:, :16], dim=-1)
+    np.testing.assert_allclose(videos, semantic, atol=1e-5)
+
+
+def test_release_of_the_unchanged_backbone_is_continued_only_in_the_same_dimension(
+    backbone: Backbone, clip: Backbone
+) -> None:
+    for towers in (backbone, clip):
+        frozen = create_method("zero_shot", towers)
+        index_task(frozen, "bare")
+        assert can_continue("analytic", towers, {}, frozen.release()) == (towers is backbone)
+    with pytest.raises(MethodError, match="its vectors have 16 coordinates instead of 144"):
+        create_method("analytic", clip, frozen.release())

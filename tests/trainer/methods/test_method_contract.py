@@ -337,7 +337,7 @@ def test_routing_profile_counts_the_words_of_the_training_captions(backbone: Bac
     learn_steps(method, "one", ())
     encoder = method.query_encoder()
     learned, other = (
-        encoder.piece_presence(["a red circle", "zebras sleeping"]) @ method.profiles.to_dense()[0]
+        encoder.piece_presence(["a red circle", "zebra sleeping"]) @ method.profiles.to_dense()[0]
     )
     assert learned > 10
     assert other == 0

@@ -100,7 +100,7 @@ def test_video_vectors_follow_from_the_features_and_leave_the_reserved_coordinat
     videos = encode_frames(backbone, frames)[0]
     projected = backbone.project_features(backbone.video_features(frames))
     torch.testing.assert_close(projected, videos, atol=1e-4, rtol=0)
-    assert backbone.reserved_dims == 128
+    assert backbone.semantic_dim == 384
     assert not projected[:, -128:].any()
 
 
