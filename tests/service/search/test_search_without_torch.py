@@ -1,4 +1,4 @@
-"""A process that answers searches on the default backbone and method imports no torch."""
+"""A process that answers searches on ``small`` or ``lite2`` and with the default method imports no torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.search.synthetic_library import make_library
+from models.backbones import SMALL_NAMES
 from models.backbones.backbone_loading import load_backbone
 from service.core.settings import Settings
 
@@ -34,13 +35,15 @@ _SEARCH = dedent("""
 """)
 
 
-@pytest.fixture
-def texts(tmp_path: Path, settings_factory: Callable[..., Settings]) -> list[str]:
+@pytest.fixture(params=SMALL_NAMES)
+def texts(
+    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> list[str]:
     """Queries for a library of two domains in the process's data folder."""
-    configured = settings_factory(tmp_path, backbone="small", log_level="ERROR")
+    configured = settings_factory(tmp_path, backbone=request.param, log_level="ERROR")
     library = make_library(
         configured.data_dir,
-        load_backbone("small", frames=2),
+        load_backbone(request.param, frames=2),
         tasks=2,
         videos=12,
         queries=12,
@@ -50,7 +53,7 @@ def texts(tmp_path: Path, settings_factory: Callable[..., Settings]) -> list[str
     return [query.text for query in library.queries]
 
 
-def test_searches_on_the_default_backbone_import_no_torch(texts: list[str]) -> None:
+def test_searches_on_packaged_backbones_import_no_torch(texts: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _SEARCH, json.dumps(texts)],
         cwd=ROOT,
