@@ -11,7 +11,7 @@ import pytest
 from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, Floats, VectorLayout
 from tests.models.adapters.query_map_reference import reference_vectors
 
-LAYOUT = VectorLayout(semantic=20, lexical=10, dim=32, semantic_weight=0.6)
+LAYOUT = VectorLayout(semantic=20, lexical=10, semantic_weight=0.6)
 VOCABULARY = 50
 
 Texts = tuple[Floats, npt.NDArray[np.int64]]
@@ -44,17 +44,24 @@ def texts() -> Texts:
 
 
 def _set(maps: Sequence[AnalyticQueryMap | None], layout: VectorLayout = LAYOUT) -> AnalyticMapSet:
-    return AnalyticMapSet(layout, VOCABULARY, maps)
+    return AnalyticMapSet(layout, maps)
 
 
 def _vectors(maps: AnalyticMapSet, texts: Texts) -> Floats:
     """Compute the vectors of all pairs, ``[n, T, dim]``."""
     count, tasks = len(texts[0]), len(maps)
     rows, positions = np.arange(count).repeat(tasks), np.tile(np.arange(tasks), count)
-    return maps(*texts, rows, positions).reshape(count, tasks, -1)
+    return maps(texts[0], _pieces(texts[1]), rows, positions).reshape(count, tasks, -1)
 
 
-@pytest.mark.parametrize("layout", [LAYOUT, VectorLayout(20, 0, 20, 1.0)], ids=["words", "semantic alone"])
+def _pieces(tokens: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Remove the padding."""
+    return [row[row >= 0] for row in tokens]
+
+
+@pytest.mark.parametrize(
+    "layout", [LAYOUT, VectorLayout(20, 1.0, lexical=0)], ids=["words", "semantic alone"]
+)
 def test_vectors_equal_those_of_each_map(texts: Texts, layout: VectorLayout) -> None:
     maps = [_map(1, layout=layout), None, AnalyticQueryMap.neutral(layout), _map(2, np.float32, layout)]
     frozen, tokens = texts[0][:, : layout.dim], texts[1]
@@ -69,10 +76,9 @@ def test_vectors_do_not_depend_on_the_batch(texts: Texts) -> None:
     vectors = _vectors(maps, texts)
     frozen, tokens = texts
     for row in range(len(frozen)):
-        length = max(1, int((tokens[row] >= 0).sum()))
         for position in (0, 17, 39):
-            text = frozen[row : row + 1], tokens[row : row + 1, :length]
-            alone = maps(*text, np.array([0]), np.array([position]))
+            text = frozen[row : row + 1], tokens[row : row + 1]
+            alone = maps(text[0], _pieces(text[1]), np.array([0]), np.array([position]))
             assert np.array_equal(alone[0], vectors[row, position])
 
 
