@@ -144,9 +144,10 @@ class Analytic(Method):
     @classmethod
     def find_obstacle(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState) -> str | None:
         dim = VectorLayout(backbone.semantic_dim, semantic_weight=1).dim
-        if previous.kind != cls.family.kind and dim != backbone.dim:
+        obstacle = super().find_obstacle(backbone, config, previous)
+        if obstacle is None and previous.kind != cls.family.kind and dim != backbone.dim:
             return f"its vectors have {backbone.dim} coordinates instead of {dim}"
-        return super().find_obstacle(backbone, config, previous)
+        return obstacle
 
     # -- hooks ------------------------------------------------------------------------------------------
 

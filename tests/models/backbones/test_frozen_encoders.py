@@ -43,8 +43,9 @@ from benchmarks.rivals import start_method
 from media.pyav_decoding import fit_picture
 from models.backbones import has_open_blocks
 from models.backbones.backbone_loading import frame_spec, load_backbone
-from models.encoders.encoder_registry import load_query_backbone
+from models.encoders.encoder_registry import load_query_backbone, open_query_encoder, read_query_release
 from models.errors import BackboneUnavailable, BackboneUnsupported
+from models.releases.release_files import write_release
 from service.core.settings import METHOD_NAMES
 from service.tasks.ingestion_checks import find_method_error
 from tests.random_frames import random_frames
@@ -286,3 +287,25 @@ def test_frozen_videos_are_encoded_with_their_features(tmp_path: Path) -> None:
     torch.testing.assert_close(method.encode_videos(frames), expected, atol=1e-6, rtol=0)
     with pytest.raises(BackboneUnsupported, match="frozen encoder"):
         _ = backbone.visual_blocks
+
+
+@pytest.mark.parametrize("kind", ["siglip", "hf-text"])
+def test_analytic_learns_words_and_maps_on_a_frozen_encoder(kind: str, tmp_path: Path) -> None:
+    """A release is written, and searched by the text tower alone; each caption finds its own video first."""
+    name = write_cut(kind, tmp_path)
+    backbone = load_backbone(name, 2)
+    captions = ["a red circle", "two blue stars", "a heron by the lake", "rain falls on a roof"]
+    frames = random_frames(0, len(captions), 2, size=160 if kind == "siglip" else 32)
+    method = start_method("analytic", backbone, {"semantic_penalty": 1.0, "lexical_penalty": 1.0}, None)
+    method.begin_task("one", "one")
+    method.observe(frames, [[caption] for caption in captions])
+    method.end_task()
+    method.record_task("one", "one", captions)
+    (tmp_path / "release").mkdir()
+    write_release(tmp_path / "release", method.release())
+    release = read_query_release(tmp_path / "release")
+    encoder = open_query_encoder(load_query_backbone(name, 2), release, {"one": release})
+    queries, videos = encoder.encode(captions, ["one"], "pinned")[:, 0], method.encode_videos(frames).numpy()
+    assert queries.shape == videos.shape == (len(captions), backbone.dim + 128)
+    assert (queries @ videos.T).argmax(axis=1).tolist() == [0, 1, 2, 3]
+    assert encoder.routing_evidence(encoder.tokenize(captions), ["one"]) is not None
