@@ -24,7 +24,7 @@ class FrameSpec(NamedTuple):
 
 
 class TextBackground(NamedTuple):
-    """Distribution of generic texts in the joint space, without its reserved coordinates."""
+    """Distribution of generic texts in the coordinates of the joint space that the towers fill."""
 
     mean: npt.NDArray[np.float32]  # [D]
     precision: npt.NDArray[np.float32]  # inverse of the regularized covariance, [D, D]
