@@ -116,7 +116,7 @@ class Deployment:
             video["uri"] = f"{domain}/{video.pop('file', None) or video.pop('uri')}".replace(
                 f"{domain}/{domain}/", f"{domain}/"
             )
-        body = {"name": domain, "videos": videos, "settings": {"epochs": epochs}}
+        body = {"name": domain, "method": "strata", "videos": videos, "settings": {"epochs": epochs}}
         posted = self.client.post("/tasks", json=body)
         assert posted.status_code == 202, posted.text
         task_id: str = posted.json()["id"]
