@@ -169,7 +169,10 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
         ]
         for (row, task), hits in zip(pairs, snapshot.scan(scans), strict=True):
             columns = [rows[vector_id] for vector_id in hits.ids.tolist()]
-            visual, words = snapshot.visual_score.log_odds(hits.scores), wordy[row].words.look_up(hits.ids)[0]
+            visual, words = (
+                snapshot.lineages[task].visual_score.log_odds(hits.scores),
+                wordy[row].words.look_up(hits.ids)[0],
+            )
             scores[0, start + row, columns] = visual + plain[row].planner.prior_bonuses[task]
             scores[1, start + row, columns] = words + wordy[row].planner.prior_bonuses[task]
     return scores

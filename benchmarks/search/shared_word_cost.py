@@ -98,7 +98,7 @@ def measure_costs(engines: list[SearchEngine], libraries: list[SyntheticLibrary]
 
 def _encoding_milliseconds(engine: SearchEngine, texts: Sequence[str]) -> float:
     """Measure the median time to encode one new text by the frozen tower, with tokenization."""
-    encoder = engine.snapshots.current().query_vectors.encoder
+    encoder = engine.snapshots.current().distinct_lineages[0].query_vectors.encoder
     times = []
     for text in texts:
         start = time.perf_counter()
@@ -111,7 +111,7 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     """Compute the share of queries whose own domain is the likeliest."""
     snapshot = engine.snapshots.current()
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
-    tokens = snapshot.query_vectors.tokens([query.text for query in library.queries])
+    tokens = snapshot.distinct_lineages[0].query_vectors.tokens([query.text for query in library.queries])
     routing = snapshot.route(tokens, [list(snapshot.shards)] * len(library.queries))
     return fmean(
         task_of[query.target] == next(iter(weights))

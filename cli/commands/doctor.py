@@ -7,6 +7,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -16,7 +17,7 @@ from cli.commands import library_checks
 from cli.embedded.data_folder import read_lock_holder, redis_argv
 from service.catalog.database import engine, ping, sqlite_path
 from service.catalog.migrations import require_newest_schema
-from service.core.errors import Conflict
+from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 from service.tasks.broker import is_reachable
 
@@ -142,17 +143,22 @@ def check_stored_files(settings: Settings) -> str:
 
 
 def check_backbone(_: Settings) -> str:
-    """Load the configured backbone, and report its engine."""
+    """Load the backbone for new domains and those of learned ones, and report their engines."""
     from models.backbones.backbone_loading import load_backbone
-    from service.storage.library_backbone import library_backbone
+    from service.storage.library_backbone import library_backbone, used_backbones
 
-    backbone = load_backbone(library_backbone())
-    spec = backbone.spec
-    height, width = spec.shape
-    size = height if height == width else f"{height}x{width}"
-    return (
-        f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {size} px, in {backbone.engine}"
-    )
+    names, described = [library_backbone()], list[str]()
+    with suppress(Unavailable):  # the check of the catalog reports it
+        names += used_backbones()
+    for name in dict.fromkeys(names):
+        backbone = load_backbone(name)
+        spec = backbone.spec
+        height, width = spec.shape
+        size = height if height == width else f"{height}x{width}"
+        described.append(
+            f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {size} px, in {backbone.engine}"
+        )
+    return "; ".join(described)
 
 
 def check_decoders(_: Settings) -> str:

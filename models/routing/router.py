@@ -31,7 +31,9 @@ _CAPTIONS_BOUND = 0.5
 
 
 def can_reach_score(
-    bounds: npt.NDArray[np.floating], lowest: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
+    bounds: npt.NDArray[np.floating],
+    lowest: npt.NDArray[np.floating] | float,
+    limit: npt.NDArray[np.floating] | float = COSINE_LIMIT,
 ) -> npt.NDArray[np.bool_]:
     """Check whether a video of each task could score at least ``lowest`` for a text.
 
@@ -43,7 +45,8 @@ def can_reach_score(
     Args:
         bounds: Routing term of each text and task, any shape.
         lowest: Lowest score that changes the results, broadcastable to ``bounds``; −∞ if every score does.
-        limit: Upper bound on the visual scores. A lower, merely likely bound turns the check into a heuristic.
+        limit: Upper bound on the visual scores, broadcastable to ``bounds``. A lower, merely likely bound turns the
+            check into a heuristic.
     """
     return np.asarray(bounds + limit >= lowest)
 

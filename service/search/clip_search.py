@@ -3,10 +3,10 @@
 The upload is untrusted: it is copied to a temporary folder under a fixed name, decoded in a child process like the
 videos of a task, and always removed.
 
-Every shard was embedded by its own release's video encoder; no single encoder covers them all. So the clip is embedded
-once per distinct encoder, and each shard is searched with its own vector. Routing needs text and is not used. Cosines
-from two shards are not comparable, because some shards hold videos that all look alike. They are rescaled so that 0
-is the shard's mean cosine between two videos and 1 stays 1.
+Every shard was embedded by its own release's video encoder; no single encoder covers them all. So the clip is decoded
+once per backbone and embedded once per distinct encoder, and each shard is searched with its own vector. Routing needs
+text and is not used. Cosines from two shards are not comparable, because some shards hold videos that all look alike.
+They are rescaled so that 0 is the shard's mean cosine between two videos and 1 stays 1.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from service.search.search_request import SearchRequest, find_count_errors, pars
 from service.search.snapshots.search_snapshot import (
     DEGRADED_RETRY_SECONDS,
     SearchSnapshot,
+    ServedLineage,
     ShardScan,
     drop_moments,
 )
@@ -78,7 +79,7 @@ class ClipSearch:
             )
         )
         self._decoding = Lock()
-        self._encoder: tuple[SearchSnapshot, VideoEncoder] | None = None
+        self._encoders: tuple[SearchSnapshot, dict[ServedLineage, VideoEncoder]] | None = None
         self._mean_cosines: dict[str, tuple[str, float]] = {}  # shard state and mean cosine by task ID
 
     def close(self) -> None:
@@ -113,10 +114,30 @@ class ClipSearch:
                 "Other clip searches are running; try again in a moment.", _BUSY_RETRY_SECONDS
             )
         try:
-            towers = snapshot.backbone.towers()  # the first clip loads them
-            info, frames = self.decode(upload, towers.spec)
-            decoded = time.perf_counter()
-            vectors, broken = self._embed(snapshot, towers, frames, tasks)
+            decode_ms = encode_ms = 0.0
+            vectors: dict[str, Vectors] = {}
+            broken: dict[str, str] = {}
+            for lineage in dict.fromkeys(map(snapshot.lineages.__getitem__, tasks)):
+                of_lineage = [task for task in tasks if snapshot.lineages[task] is lineage]
+                try:
+                    towers = lineage.backbone.towers()  # the first clip loads them
+                except ModelError as error:
+                    broken |= {snapshot.task_names[task]: str(error) for task in of_lineage}
+                    continue
+                started = time.perf_counter()
+                info, frames = self.decode(upload, towers.spec)
+                decoded = time.perf_counter()
+                of_tasks, unread = self._embed(snapshot, lineage, towers, frames, of_lineage)
+                vectors |= of_tasks
+                broken |= unread
+                decode_ms += 1000 * (decoded - started)
+                encode_ms += 1000 * (time.perf_counter() - decoded)
+            if not vectors:
+                raise Unavailable(
+                    f"No task can be searched by clip: {'; '.join(broken.values()) or 'there is none'}",
+                    DEGRADED_RETRY_SECONDS,
+                )
+            vectors = {task: vectors[task] for task in tasks if task in vectors}
         finally:
             self.slots.release()
         embedded = time.perf_counter()
@@ -139,8 +160,8 @@ class ClipSearch:
             searched=[snapshot.task_names[task] for task in vectors],
             captions=caption_views,
             timing_ms=ClipTiming(
-                decode=1000 * (decoded - start),
-                encode=1000 * (embedded - decoded),
+                decode=decode_ms,
+                encode=encode_ms,
                 search=1000 * (end - embedded),
                 total=1000 * (end - start),
             ),
@@ -180,20 +201,30 @@ class ClipSearch:
         return info, frames[None]
 
     def _embed(
-        self, snapshot: SearchSnapshot, backbone: Backbone, frames: Frames, tasks: Sequence[str]
+        self,
+        snapshot: SearchSnapshot,
+        lineage: ServedLineage,
+        backbone: Backbone,
+        frames: Frames,
+        tasks: Sequence[str],
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
-        """Embed a clip for each task; also return the reason, by task name, for each encoder that cannot be read."""
+        """Embed a clip for each task of a lineage.
+
+        Also return the reason, by task name, for each encoder that cannot be read.
+        """
         # Imported here: no other search needs torch.
         import torch
 
         from models.encoders.video_encoder import VideoEncoder
 
-        cached = self._encoder  # read once: a concurrent clip may replace it
+        cached = self._encoders  # read once: a concurrent clip may replace it
         if cached is None or cached[0] is not snapshot:
-            fingerprints = {task: shard.entry.fingerprint for task, shard in snapshot.shards.items()}
+            cached = self._encoders = snapshot, {}
+        if (encoder := cached[1].get(lineage)) is None:
+            of_lineage = [task for task in snapshot.shards if snapshot.lineages[task] is lineage]
+            fingerprints = {task: snapshot.shards[task].entry.fingerprint for task in of_lineage}
             releases = pinned_video_releases(snapshot.index_snapshot, fingerprints)
-            cached = self._encoder = snapshot, VideoEncoder(backbone, fingerprints, releases)
-        encoder = cached[1]
+            encoder = cached[1][lineage] = VideoEncoder(backbone, fingerprints, releases)
         tasks_by_fingerprint: dict[str, list[str]] = {}
         for task in tasks:
             tasks_by_fingerprint.setdefault(snapshot.shards[task].entry.fingerprint, []).append(task)
@@ -208,12 +239,7 @@ class ClipSearch:
                 }
                 continue
             vectors |= dict.fromkeys(group, vector)
-        if not vectors:
-            raise Unavailable(
-                f"No task can be searched by clip: {'; '.join(broken.values()) or 'there is none'}",
-                DEGRADED_RETRY_SECONDS,
-            )
-        return {task: vectors[task] for task in tasks if task in vectors}, broken
+        return vectors, broken
 
     def _find(
         self, snapshot: SearchSnapshot, request: SearchRequest, vectors: Mapping[str, Vectors]

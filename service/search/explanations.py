@@ -91,7 +91,7 @@ def explain_result(
     ranked = [hit.id for hit in hits[: request.query.k]]
     bonus = float(search.planner.prior_bonuses[task])
     words = float(search.words.look_up(np.array([vector_id], np.int64))[0][0])
-    visual = snapshot.visual_score
+    visual = snapshot.lineages[task].visual_score
     (query,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
     # The same scan that searches use.
     (scanned,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
@@ -245,7 +245,8 @@ class QueryReports:
                 cosine = float(
                     fold.query_vectors(np.array([video]))[0] @ fold.video_vectors(np.array([video]))[0]
                 )
-                score = snapshot.visual_score.log_odds(cosine) + planner.prior_bonuses[sample.task_id]
+                visual = snapshot.lineages[sample.task_id].visual_score
+                score = visual.log_odds(cosine) + planner.prior_bonuses[sample.task_id]
                 hits = sorted([*hits, Hit(sample.task_id, video, score)], key=planner.rank_key)
             rank = next((number for number, hit in enumerate(hits[:depth], 1) if hit.id == video), None)
             weight = math.exp(search.weights.get(sample.task_id, -math.inf))

@@ -43,6 +43,13 @@ def backbone_of_task(task_id: str) -> str:
         return session.scalar(query) or library_backbone()
 
 
+def used_backbones() -> list[str]:
+    """List the backbones of the learned domains, without the deleted ones."""
+    learned = Task.learned_order.is_not(None) & Task.deleted_at.is_(None)
+    with session_scope() as session:
+        return sorted(filter(None, session.scalars(select(Task.backbone).where(learned).distinct())))
+
+
 def default_method() -> str:
     """Choose the configured method, or else ``analytic``."""
     return settings().method or "analytic"

@@ -17,7 +17,6 @@ import structlog
 from sqlalchemy import select
 
 from index.shards.vector_store import SearchableShard
-from models.encoders.query_encoder import QueryEncoder
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import profile_row
 from service.catalog.database import session_scope
@@ -40,25 +39,28 @@ class AppendedProfile(NamedTuple):
 
 def appended_profiles(
     shards: Mapping[str, SearchableShard],
-    encoder: QueryEncoder,
+    factors: Mapping[str, float],
     previous: Mapping[str, AppendedProfile],
     uncounted: Collection[str] = (),
 ) -> dict[str, AppendedProfile]:
     """Compute the profiles of uncounted domains, and of those with appends or edited captions; raises Unavailable.
 
     Profiles that ``previous``, those of a previous snapshot, has of the same shard and captions are reused.
+
+    Args:
+        factors: Factor of each task's encoder (:attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`).
     """
     edits = read_caption_edits()
     with session_scope() as session:
         targets = set(session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct()))
     profiles: dict[str, AppendedProfile] = {}
     for task, shard in shards.items():
-        version = f"{shard.state}+{edits.get(task, 0)}*{encoder.profile_factor}"
+        version = f"{shard.state}+{edits.get(task, 0)}*{factors[task]}"
         before = previous.get(task)
         if before is not None and before.version == version:
             profiles[task] = before
         elif task in edits or task in uncounted or (task in targets and _has_appended_videos(task, shard)):
-            row = profile_row(_captions(task, shard), encoder.profile_factor)
+            row = profile_row(_captions(task, shard), factors[task])
             profiles[task] = AppendedProfile(version, *row)
     return profiles
 

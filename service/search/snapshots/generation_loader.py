@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from threading import Lock
 
@@ -17,7 +17,8 @@ from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import check_device, load_query_backbone
-from models.errors import ModelError
+from models.errors import BackboneUnavailable, ModelError
+from models.releases.release_state import ReleaseState
 from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, Unavailable
@@ -37,10 +38,14 @@ _MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up if the newest is
 
 
 class GenerationLoader:
-    """Loads the backbone once, and index generations as snapshots; ``backbone`` is None until loaded."""
+    """Loads backbones once, and index generations as snapshots.
+
+    Attributes:
+        backbones: The loaded backbones, by name.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self.backbone: QueryBackbone | None = None
+        self.backbones: dict[str, QueryBackbone] = {}
         self._settings = settings
         self._store = library_store(settings, device=settings.index_device)
         try:
@@ -66,14 +71,12 @@ class GenerationLoader:
             Unavailable: The catalog cannot be read.
             Exception: The generation cannot be served. A broken release may raise anything.
         """
-        if self.backbone is None:
-            self.backbone = load_query_backbone(
-                library_backbone(self._settings),
-                self._settings.frames,
-                device=self._settings.query_device,
-                precision=self._settings.query_precision,
-            )
-        if self.stamp() is not None:
+        is_empty = self.stamp() is None
+        if not self.backbones:
+            newest = self._settings if is_empty else self._settings.model_copy(update={"backbone": None})
+            with nullcontext() if is_empty else suppress(BackboneUnavailable):  # other lineages may be served
+                self._load_backbone(library_backbone(newest))
+        if not is_empty:
             ping()  # a snapshot needs the catalog; don't reread files repeatedly while it is unreachable
         index_snapshot = IndexSnapshot.open(
             self._store,
@@ -85,18 +88,50 @@ class GenerationLoader:
                 with suppress(Unavailable):  # readiness reports the catalog separately
                     require_manifest(index_snapshot.manifest)
                 return None
-            return load_snapshot(index_snapshot, self.backbone)
+            return load_snapshot(index_snapshot, self.backbone_of)
         if index_snapshot.release_id is None:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
             return None
-        fresh = load_snapshot(index_snapshot, self.backbone, other=previous)
+        fresh = load_snapshot(index_snapshot, self.backbone_of, other=previous)
         is_same = (
             fresh.index_snapshot.manifest == previous.index_snapshot.manifest
             and fresh.degraded == previous.degraded
             and fresh.shards.keys() == previous.shards.keys()
         )
         return None if is_same else fresh
+
+    def backbone_of(self, release: ReleaseState) -> QueryBackbone:
+        """Load the backbone that a release was learned on, by its name or the configured one.
+
+        Raises:
+            BackboneUnavailable: It cannot be loaded, or its weights are others.
+        """
+        errors: list[str] = []
+        for name in dict.fromkeys(filter(None, [release.backbone, self._settings.backbone])):
+            try:
+                backbone = self._load_backbone(name)
+            except BackboneUnavailable as error:
+                errors.append(str(error))
+                continue
+            if backbone.fingerprint == release.backbone_fingerprint:
+                return backbone
+            errors.append(
+                f"the release was learned on another backbone than {backbone.name!r} "
+                f"(fingerprint {release.backbone_fingerprint[:12]}, loaded {backbone.fingerprint[:12]}): "
+                f"start with the weights of {release.backbone!r} that it was learned with"
+            )
+        raise BackboneUnavailable("; ".join(errors))
+
+    def _load_backbone(self, name: str) -> QueryBackbone:
+        if name not in self.backbones:
+            self.backbones[name] = load_query_backbone(
+                name,
+                self._settings.frames,
+                device=self._settings.query_device,
+                precision=self._settings.query_precision,
+            )
+        return self.backbones[name]
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
         """Read the current IDs of tasks, from the manifest on disk, whose shards differ from a snapshot's."""
@@ -119,7 +154,7 @@ class GenerationLoader:
 
         Tasks that the served one added are degraded. Raises Unavailable if the catalog cannot be read.
         """
-        if self.backbone is None:
+        if not self.backbones:
             return None
         with suppress(ShardStoreError, OSError):
             index_snapshot = IndexSnapshot.open(self._store, max_verified_bytes=BYTES_BEFORE_READY)
@@ -131,7 +166,7 @@ class GenerationLoader:
             unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
                 try:
-                    snapshot = load_snapshot(index_snapshot, self.backbone, release_id)
+                    snapshot = load_snapshot(index_snapshot, self.backbone_of, release_id)
                 except Unavailable:
                     raise
                 except Exception as error:  # a broken release, or a full GPU, may raise anything
@@ -164,8 +199,8 @@ _RETRY_SECONDS = 5
 class EarlierReleases:
     """Caches snapshots of earlier releases. Thread-safe."""
 
-    def __init__(self, words: LibraryWords) -> None:
-        self._words = words
+    def __init__(self, words: LibraryWords, backbone_of: Callable[[ReleaseState], QueryBackbone]) -> None:
+        self._words, self._backbone_of = words, backbone_of
         self._cached: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED)  # by release ID
         self._lock = Lock()
 
@@ -199,7 +234,7 @@ class EarlierReleases:
             if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
                 raise _gone("The release of this list is no longer served.")
             try:
-                snapshot = load_snapshot(current.index_snapshot, current.backbone, release_id, other=current)
+                snapshot = load_snapshot(current.index_snapshot, self._backbone_of, release_id, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{reason} intact: {error}.") from error
             except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full

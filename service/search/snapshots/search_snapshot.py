@@ -6,8 +6,8 @@ result is its k best videos, and neither merging nor the bound on the k-th best 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from threading import Lock
@@ -57,6 +57,20 @@ def drop_moments(hits: Hits) -> Hits:
     """Keep the hits of whole videos."""
     is_whole = ~is_moment(hits.ids)
     return Hits(hits.ids[is_whole], hits.scores[is_whole])
+
+
+class Routing(NamedTuple):
+    """How a text is routed among tasks.
+
+    Attributes:
+        weights: Log weights, likeliest task first; those of one lineage sum to one.
+        bounded: Bounded evidence for these tasks, which ranks results, in nats, ``float32 [T]``.
+        evidence: How well the tasks of each lineage know the text.
+    """
+
+    weights: dict[str, float]
+    bounded: npt.NDArray[np.float32]
+    evidence: dict[ServedLineage, TextEvidence]
 
 
 class ShardScan(NamedTuple):
@@ -136,34 +150,72 @@ class QueryVectorCache:
 
 
 @dataclass(frozen=True, eq=False)
+class ServedLineage:
+    """The releases of one encoder, as a snapshot serves them."""
+
+    release_id: str  # the newest one, which encodes queries
+    backbone: QueryBackbone
+    query_vectors: QueryVectorCache
+    visual_score: VisualScore  # conversion of cosines to log-odds; appends do not change it
+    confidence_model: ConfidenceModel | None = None  # calibration of the release, with appended captions
+    release_confidence: ConfidenceModel | None = None  # calibration of the release alone
+    # The newest append's calibration as JSON; None without one.
+    appended_confidence: Mapping[str, Any] | None = None
+
+
+class QueryVectors:
+    """Encodes each text once per encoder, with the query encoders of the tasks' lineages. Thread-safe."""
+
+    def __init__(self, caches: Mapping[str, QueryVectorCache]) -> None:
+        self._caches = caches  # by task ID
+
+    def caches(self, tasks: Iterable[str]) -> list[QueryVectorCache]:
+        """List the distinct caches of tasks."""
+        return list(dict.fromkeys(map(self._caches.__getitem__, tasks)))
+
+    def clear(self) -> None:
+        """Remove all cached texts."""
+        for cache in self.caches(self._caches):
+            cache.clear()
+
+    def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
+        """Get the unit vector ``float32 [dim]`` of each (text, mode, task); see :class:`QueryVectorCache`."""
+        vectors: dict[int, Vectors] = {}
+        numbers: dict[QueryVectorCache, list[int]] = {}
+        for number, (_, _, task) in enumerate(pairs):
+            numbers.setdefault(self._caches[task], []).append(number)
+        for cache, rows in numbers.items():
+            vectors.update(zip(rows, cache([pairs[row] for row in rows]), strict=True))
+        return [vectors[number] for number in range(len(pairs))]
+
+    def of_task(self, task: str) -> QueryVectorCache:
+        """Get the cache that encodes for a task."""
+        return self._caches[task]
+
+
+@dataclass(frozen=True, eq=False)
 class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity."""
 
     index_snapshot: IndexSnapshot
     generation: int  # of the index
-    backbone: QueryBackbone
-    release_id: str  # ID of the release that encodes queries: the newest, a pinned or an earlier one
+    release_id: str  # ID of the served release: the newest, a pinned or an earlier one
+    lineages: Mapping[str, ServedLineage]  # by ID of each searchable task, in learned order
     shards: Mapping[str, SearchableShard]  # searchable shards by task ID, in learned order
     task_names: Mapping[str, str]
     # Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
     degraded: dict[str, str]
     router_indices: Mapping[str, int]  # index of each task in the router, by task ID
-    router: Router  # router of the release, with appended and edited captions added
-    query_vectors: QueryVectorCache  # query encoder of the release, with its cache
-    modes: tuple[str, ...]  # query modes that the release's method offers
+    router: Router  # router over all tasks, with appended and edited captions added
+    query_vectors: QueryVectors
+    modes: tuple[str, ...]  # query modes that the methods offer
     served_mode: QueryMode  # default query mode: the one with the least forgetting
-    visual_score: VisualScore  # conversion of cosines to log-odds; appends do not change it
     shard_releases: Mapping[str, str]  # ID of the release that made each searchable shard, by task ID
     # What each release read so far added (tasks and routing profiles), by release ID.
     contributions: Mapping[str, TaskLineage]
     # Routing profiles with appended and edited captions, by task ID.
     appended_profiles: Mapping[str, AppendedProfile]
     video_tasks: VideoTasks  # index of each video's task in shards
-    # Calibration of the release, with appended captions; None without one.
-    confidence_model: ConfidenceModel | None = None
-    release_confidence: ConfidenceModel | None = None  # calibration of the release alone
-    # The newest append's calibration as JSON; None without one.
-    appended_confidence: Mapping[str, Any] | None = None
 
     @property
     def is_pinned(self) -> bool:
@@ -174,6 +226,18 @@ class SearchSnapshot:
     def task_indices(self) -> Mapping[str, int]:
         """Index in ``shards`` by task ID."""
         return {task: index for index, task in enumerate(self.shards)}
+
+    @cached_property
+    def distinct_lineages(self) -> tuple[ServedLineage, ...]:
+        """The lineages, in the order of their first tasks."""
+        return tuple(dict.fromkeys(self.lineages.values()))
+
+    @cached_property
+    def lineage_indices(self) -> npt.NDArray[np.intp]:
+        """Index of each searchable task's lineage in :attr:`distinct_lineages`, ``[T]``."""
+        return np.array(
+            [self.distinct_lineages.index(lineage) for lineage in self.lineages.values()], np.intp
+        )
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:
@@ -201,33 +265,56 @@ class SearchSnapshot:
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
-    def route(
-        self, texts: Sequence[TokenizedText], tasks: Sequence[Sequence[str]]
-    ) -> list[tuple[dict[str, float], npt.NDArray[np.float32], TextEvidence]]:
-        """Route each text, given as tokens, among its tasks.
+    def with_lineages(self, change: Callable[[ServedLineage], ServedLineage]) -> SearchSnapshot:
+        """Copy the snapshot with changed lineages."""
+        changed = {lineage: change(lineage) for lineage in self.distinct_lineages}
+        return replace(self, lineages={task: changed[lineage] for task, lineage in self.lineages.items()})
 
-        Returns:
-            For each text, the log weights by task ID, likeliest first, whose weights sum to one; the bounded evidence
-            for these tasks, which ranks results, in nats, ``float32 [T]``; and a summary of the evidence.
+    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[Routing]:
+        """Route each text among its tasks.
+
+        The evidence of words is the same for all encoders. That of captions depends on how an encoder places texts, so
+        it only compares the tasks of one lineage: if there are several, the likeliest task of each has 0.
         """
-        routing: dict[int, tuple[dict[str, float], npt.NDArray[np.float32], TextEvidence]] = {}
+        routing: dict[int, Routing] = {}
         # Texts with the same tasks share an encoder call.
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
             indices = np.array([self.router_indices[task] for task in task_ids], np.int64)
-            captions = self.query_vectors.encoder.routing_evidence(
-                [texts[number] for number in numbers], task_ids
-            )
-            for row, number in enumerate(numbers):
-                log_weights, bounded, evidence = self.router.route(
-                    texts[number].pieces, indices, None if captions is None else captions[row]
+            positions: dict[ServedLineage, list[int]] = {}
+            for position, task in enumerate(task_ids):
+                positions.setdefault(self.lineages[task], []).append(position)
+            captions = np.zeros((len(numbers), len(task_ids)), np.float32)
+            for lineage, columns in positions.items():
+                tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
+                evidence = lineage.query_vectors.encoder.routing_evidence(
+                    tokens, [task_ids[column] for column in columns]
                 )
-                order = np.argsort(-log_weights, kind="stable")  # tasks with equal weights keep their order
+                if evidence is not None:
+                    captions[:, columns] = evidence
+            for row, number in enumerate(numbers):
+                parts: dict[ServedLineage, TextEvidence] = {}
+                if len(positions) == 1:
+                    log_weights, bounded, parts[lineage] = self.router.route(
+                        tokens[row].pieces, indices, captions[row]
+                    )
+                    order = np.argsort(
+                        -log_weights, kind="stable"
+                    )  # tasks with equal weights keep their order
+                else:
+                    log_weights = np.empty(len(task_ids), np.float32)
+                    for lineage, columns in positions.items():
+                        log_weights[columns], _, parts[lineage] = self.router.route(
+                            tokens[row].pieces, indices[columns], captions[row, columns]
+                        )
+                        captions[row, columns] -= captions[row, columns].max()
+                    overall, bounded, _ = self.router.route(tokens[row].pieces, indices, captions[row])
+                    order = np.argsort(-overall, kind="stable")
                 sorted_weights = zip(order.tolist(), log_weights[order].tolist(), strict=True)
                 weights = {task_ids[index]: weight for index, weight in sorted_weights}
-                routing[number] = weights, bounded[order], evidence
+                routing[number] = Routing(weights, bounded[order], parts)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
+import structlog
 
 from cinestrata_schemas.choice_types import QueryMode
 from index.arrays import FIRST_MOMENT_ID, Ids, Vectors
@@ -16,9 +18,16 @@ from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
-from models.errors import ModelError, ReleaseError
+from models.errors import BackboneUnavailable, ModelError, ReleaseError
 from models.releases.release_files import LINEAGE_FILES, SelfTest, read_lineage, read_self_test
-from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask, TaskLineage
+from models.releases.release_state import (
+    Lineage,
+    ParentRelease,
+    ReleaseState,
+    ReleaseTask,
+    TaskLineage,
+    find_lineages,
+)
 from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
@@ -30,7 +39,14 @@ from service.search.snapshots.appended_captions import (
     parse_confidence,
     read_appended_confidence,
 )
-from service.search.snapshots.search_snapshot import QueryVectorCache, SearchSnapshot
+from service.search.snapshots.search_snapshot import (
+    QueryVectorCache,
+    QueryVectors,
+    SearchSnapshot,
+    ServedLineage,
+)
+
+log = structlog.get_logger(__name__)
 
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
@@ -42,23 +58,33 @@ MAX_SCANNED_ROWS = 10**6  # of a larger shard, a self-test reads only a few rows
 _WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
 
 
+class _LoadedLineage(NamedTuple):
+    """A lineage whose encoder passes its self-test."""
+
+    served: ServedLineage
+    release: ReleaseState
+    shards: dict[str, SearchableShard]  # by task ID
+    videos: dict[str, Ids]  # vector IDs of the whole videos in each shard
+
+
 def load_snapshot(
     index_snapshot: IndexSnapshot,
-    backbone: QueryBackbone,
+    load_backbone: Callable[[ReleaseState], QueryBackbone],
     release_id: str | None = None,
     *,
     other: SearchSnapshot | None = None,
 ) -> SearchSnapshot:
-    """Read the releases of an index snapshot, encode a first query, and check the release's self-test queries.
+    """Read the releases of an index snapshot, encode a first query, and check the releases' self-test queries.
 
     Shards never change, so an index snapshot can also be searched with an earlier release; the snapshot then contains
-    the tasks that this release had learned. Shards that are broken, made by another encoder, or pinned to a broken
-    release are left out and recorded in ``degraded``.
+    the tasks that were learned until then. Shards that are broken, made by another encoder, or pinned to a broken
+    release are left out and recorded in ``degraded``, and so are those of a lineage whose encoder cannot be loaded, if
+    another one can.
 
     Args:
+        load_backbone: Loads the backbone of a release.
         release_id: ID of a release in the manifest; the served one by default.
-        other: Snapshot of the same library and backbone. Releases never change, so those that it has are not read
-            again.
+        other: Snapshot of the same library. Releases never change, so those that it has are not read again.
 
     Raises:
         ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable shard.
@@ -66,83 +92,139 @@ def load_snapshot(
             ones of the same generation.
     """
     release_id = release_id or index_snapshot.served_release_id
-    is_newest = release_id == index_snapshot.release_id
     if release_id is None:
         raise AssertionError("an empty index has no release to serve")
-    folder = index_snapshot.release_folder(release_id)
-    lineage = SnapshotLineage(index_snapshot, other.contributions if other else {})
-    release = read_query_release(folder, read_parent=lineage)
-    task_names = {task.task_id: task.name for task in release.tasks}
-    unknown = [task for task in index_snapshot.tasks if task not in task_names] if is_newest else []
-    degraded = dict.fromkeys(unknown, "the current release does not know it")
-    shards, videos = dict[str, SearchableShard](), dict[str, Ids]()
-    for task in release.tasks:
+    manifest = index_snapshot.manifest
+    later = set(manifest.releases_after(release_id))
+    reader = SnapshotLineage(index_snapshot, other.contributions if other else {})
+    lineages = find_lineages((release for release in manifest.releases if release not in later), reader)
+    task_names = {task.task_id: task.name for lineage in lineages for task in lineage.tasks}
+    degraded: dict[str, str] = {}
+    if release_id == index_snapshot.release_id:
+        unknown = [task for task in index_snapshot.tasks if task not in task_names]
+        degraded = dict.fromkeys(unknown, "no release knows it")
+    loaded: list[_LoadedLineage] = []
+    for lineage in lineages:
         try:
-            shard = index_snapshot.shard(task.task_id, fingerprint=task.fingerprint)
-            ids = shard.ids
-            videos[task.task_id] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
-        except ShardStoreError as error:
-            degraded[task.task_id] = str(error)
-        else:
-            shards[task.task_id] = shard
-    entries = index_snapshot.manifest.shards
-    shard_releases = {task: entries[task].release for task in task_names if task in entries}
-    checked = {
-        task
-        for task, shard_release in shard_releases.items()
-        if other and other.shard_releases.get(task) == shard_release
-    }
-    broken: dict[str, str] = {}
-    pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
-    encoder = open_query_encoder(
-        backbone, release, pinned, other.query_vectors.encoder if other else None, checked
-    )
-    degraded.update(lineage.broken | broken)
-    shards = {task: shard for task, shard in shards.items() if task not in degraded}
-    if not shards:
+            loaded.append(_load_lineage(index_snapshot, lineage, load_backbone, reader, degraded, other))
+        except (ModelError, ShardStoreError, OSError, MemoryError, RuntimeError) as error:
+            is_newest = lineage.releases[0] == release_id
+            if len(lineages) == 1 or (is_newest and not isinstance(error, BackboneUnavailable)):
+                raise
+            log.warning("lineage_refused", release=lineage.releases[0], error=str(error))
+            reason = f"its encoder cannot be loaded: {error}"
+            degraded |= dict.fromkeys(_served_tasks(index_snapshot, lineage), reason)
+    degraded |= reader.broken
+    parts = {task: part for part in loaded for task in part.shards if task not in degraded}
+    if not parts:
         raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
-    router_indices = {task: index for index, task in enumerate(task_names)}
+    if len(lineages) > 1:  # in learned order
+        order = {task: number for number, task in enumerate(manifest.shards)}
+        task_names = {task: task_names[task] for task in sorted(task_names, key=lambda t: order.get(t, -1))}
+        parts = {task: parts[task] for task in task_names if task in parts}
+    shards = {task: part.shards[task] for task, part in parts.items()}
+    lineage_of = {task: part.served for task, part in parts.items()}
+    rows = [(task.task_id, part) for part in loaded for task in part.release.tasks]
+    router_indices = {task: row for row, (task, part) in enumerate(rows) if parts.get(task, part) is part}
+    profiles = loaded[0].release.profiles
+    if len(loaded) > 1:
+        profiles = RoutingProfiles.concatenate([part.release.profiles for part in loaded])
+    uncounted = frozenset[str]().union(*(part.release.uncounted for part in loaded))
     previous = other.appended_profiles if other else {}
-    appended = appended_profiles(shards, encoder, previous, release.uncounted)
-    confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
-    profiles = _replace_profiles(release.profiles, router_indices, appended)
-    query_vectors = QueryVectorCache(encoder)
-    for mode in encoder.modes:
-        new = [task for task in shards if mode != "pinned" or task not in checked]
-        vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or shards])
-        if not np.isfinite(vectors).all():
-            raise ReleaseError(
-                f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
-            )
-    check_self_test(folder, release_id, query_vectors, shards, encoder.modes)
-    return SearchSnapshot(
+    appended = appended_profiles(shards, _profile_factors(lineage_of), previous, uncounted)
+    modes = loaded[0].served.query_vectors.encoder.modes
+    shard_releases = {task: manifest.shards[task].release for task in shards}
+    snapshot = SearchSnapshot(
         index_snapshot=index_snapshot,
         generation=index_snapshot.generation,
-        backbone=backbone,
         release_id=release_id,
+        lineages=lineage_of,
         shards=shards,
         task_names=task_names,
         degraded=degraded,
         router_indices=router_indices,
-        router=Router(profiles),
-        query_vectors=query_vectors,
-        modes=encoder.modes,
-        served_mode=cast(QueryMode, encoder.modes[-1]),
-        visual_score=(release.confidence and release.confidence.visual) or DEFAULT_VISUAL_SCORE,
-        shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
-        contributions={**lineage.contributions, release_id: read_lineage(folder)},
+        router=Router(_replace_profiles(profiles, router_indices, appended)),
+        query_vectors=QueryVectors({task: each.query_vectors for task, each in lineage_of.items()}),
+        modes=modes,
+        served_mode=cast(QueryMode, modes[-1]),
+        shard_releases=shard_releases,
+        contributions=reader.contributions,
         appended_profiles=appended,
-        video_tasks=VideoTasks([videos[task] for task in shards]),
-        confidence_model=parse_confidence(confidence) or release.confidence,
-        release_confidence=release.confidence,
-        appended_confidence=confidence,
+        video_tasks=VideoTasks([part.videos[task] for task, part in parts.items()]),
     )
+    return with_current_confidence(snapshot) or snapshot
+
+
+def _served_tasks(index_snapshot: IndexSnapshot, lineage: Lineage) -> list[str]:
+    """List the IDs of a lineage's tasks whose shard one of its releases made, or which have no shard."""
+    made_by = {task: shard.release for task, shard in index_snapshot.manifest.shards.items()}
+    tasks = [task.task_id for task in lineage.tasks]
+    return [task for task in tasks if made_by.get(task, lineage.releases[0]) in lineage.releases]
+
+
+def _load_lineage(
+    index_snapshot: IndexSnapshot,
+    lineage: Lineage,
+    load_backbone: Callable[[ReleaseState], QueryBackbone],
+    reader: SnapshotLineage,
+    degraded: dict[str, str],
+    other: SearchSnapshot | None,
+) -> _LoadedLineage:
+    """Open a lineage's shards and its query encoder, and check the encoder; ``degraded`` gets shards left out."""
+    release_id = lineage.releases[0]
+    folder = index_snapshot.release_folder(release_id)
+    release = read_query_release(folder, read_parent=reader)
+    fingerprints = {task.task_id: task.fingerprint for task in release.tasks}
+    shards, videos = dict[str, SearchableShard](), dict[str, Ids]()
+    for task in _served_tasks(index_snapshot, lineage):
+        try:
+            shard = index_snapshot.shard(task, fingerprint=fingerprints[task])
+            ids = shard.ids
+            videos[task] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
+        except ShardStoreError as error:
+            degraded[task] = str(error)
+        else:
+            shards[task] = shard
+    entries = index_snapshot.manifest.shards
+    checked = {task for task in shards if other and other.shard_releases.get(task) == entries[task].release}
+    before = next((other.lineages[task] for task in shards if other and task in other.lineages), None)
+    broken: dict[str, str] = {}
+    pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
+    backbone = load_backbone(release)
+    encoder = open_query_encoder(
+        backbone, release, pinned, before.query_vectors.encoder if before else None, checked
+    )
+    degraded |= broken
+    searchable = [task for task in shards if task not in degraded and task not in reader.broken]
+    query_vectors = QueryVectorCache(encoder)
+    for mode in encoder.modes:
+        new = [task for task in searchable if mode != "pinned" or task not in checked]
+        vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or searchable])
+        if not np.isfinite(vectors).all():
+            raise ReleaseError(
+                f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
+            )
+    tested = {task: shards[task] for task in searchable}
+    check_self_test(folder, release_id, query_vectors, tested, encoder.modes)
+    served = ServedLineage(
+        release_id=release_id,
+        backbone=backbone,
+        query_vectors=query_vectors,
+        visual_score=(release.confidence and release.confidence.visual) or DEFAULT_VISUAL_SCORE,
+        confidence_model=release.confidence,
+        release_confidence=release.confidence,
+    )
+    return _LoadedLineage(served, release, shards, videos)
+
+
+def _profile_factors(lineages: Mapping[str, ServedLineage]) -> dict[str, float]:
+    return {task: each.query_vectors.encoder.profile_factor for task, each in lineages.items()}
 
 
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
-    previous, encoder = snapshot.appended_profiles, snapshot.query_vectors.encoder
-    appended = appended_profiles(snapshot.shards, encoder, previous)
+    previous = snapshot.appended_profiles
+    appended = appended_profiles(snapshot.shards, _profile_factors(snapshot.lineages), previous)
     changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:
         return None
@@ -151,17 +233,22 @@ def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
 
 
 def with_current_confidence(snapshot: SearchSnapshot) -> SearchSnapshot | None:
-    """Adopt the calibration that an append stored since; None if there is no new one. Raises Unavailable.
+    """Adopt the calibrations that appends stored since; None if there is no new one. Raises Unavailable.
 
     A resumed append stores its calibration without a new generation of the index.
     """
-    if not snapshot.appended_profiles:
-        return None
-    stored = read_appended_confidence(snapshot.release_id, snapshot.generation)
-    if stored == snapshot.appended_confidence:
-        return None
-    model = parse_confidence(stored) or snapshot.release_confidence
-    return replace(snapshot, confidence_model=model, appended_confidence=stored)
+
+    def update(lineage: ServedLineage) -> ServedLineage:
+        if not any(snapshot.lineages.get(task) is lineage for task in snapshot.appended_profiles):
+            return lineage
+        stored = read_appended_confidence(lineage.release_id, snapshot.generation)
+        if stored == lineage.appended_confidence:
+            return lineage
+        model = parse_confidence(stored) or lineage.release_confidence
+        return replace(lineage, confidence_model=model, appended_confidence=stored)
+
+    fresh = snapshot.with_lineages(update)
+    return None if fresh.lineages == snapshot.lineages else fresh
 
 
 def _replace_profiles(
@@ -190,27 +277,54 @@ class SnapshotLineage:
     in_memory: Mapping[str, TaskLineage]  # contributions that need no reading, by release ID
     contributions: dict[str, TaskLineage] = field(default_factory=dict)  # those of releases asked for
     broken: dict[str, str] = field(default_factory=dict)  # why a task's release cannot be read, by task ID
+    continued: dict[str, int] = field(
+        default_factory=dict
+    )  # total tasks of continued releases, by release ID
 
     def __call__(self, release_id: str) -> TaskLineage:
         """Read the contribution of a release, or reconstruct it; raises the cause if the release made no shard."""
         try:
-            self.contributions[release_id] = self.in_memory.get(release_id) or read_lineage(
-                self.index_snapshot.release_folder(release_id, files=LINEAGE_FILES)
-            )
+            contribution = self._read(release_id)
         except (ModelError, ShardStoreError, OSError) as error:
             contribution = self._reconstruct(release_id)
             if not contribution.tasks:
                 raise
             reason = f"the release that learned it cannot be read: {error}"
             self.broken |= {task.task_id: reason for task in contribution.tasks}
-            return contribution
+        if contribution.parent is not None:
+            self.continued[contribution.parent.release] = contribution.parent.tasks
+        return contribution
+
+    def _read(self, release_id: str) -> TaskLineage:
+        if release_id not in self.contributions:
+            self.contributions[release_id] = self.in_memory.get(release_id) or read_lineage(
+                self.index_snapshot.release_folder(release_id, files=LINEAGE_FILES)
+            )
         return self.contributions[release_id]
 
+    def _has_total(self, release_id: str, tasks: int) -> bool:
+        with suppress(ModelError, ShardStoreError, OSError):
+            return self._read(release_id).total_tasks == tasks
+        return False
+
     def _reconstruct(self, release_id: str) -> TaskLineage:
-        """Reconstruct a contribution: the tasks of the release's shards, without names and routing profiles."""
+        """Reconstruct a contribution: the tasks of the release's shards, without names and routing profiles.
+
+        The release before it is that of the previous shard if no other lineage has shards until then, and otherwise the
+        newest one with the number of tasks that the release continued.
+        """
         shards = list(self.index_snapshot.manifest.shards.values())
         indices = [index for index, shard in enumerate(shards) if shard.release == release_id]
-        before = ParentRelease(shards[indices[0] - 1].release, indices[0]) if indices and indices[0] else None
+        earlier = indices[0] if indices else 0
+        count = self.continued.get(release_id, earlier + len(indices)) - len(indices)
+        before: ParentRelease | None = None
+        if count > 0:
+            candidates = [
+                shard.release for shard in reversed(shards[:earlier]) if shard.dim == shards[earlier].dim
+            ]
+            if count < earlier:
+                candidates = [release for release in candidates if self._has_total(release, count)]
+            before = ParentRelease(candidates[0], count) if candidates else None
         tasks = tuple(
             ReleaseTask(shards[index].task, shards[index].task, shards[index].fingerprint)
             for index in indices

@@ -65,7 +65,7 @@ class SnapshotManager:
         self.last_error: str | None = None
         self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
-        self._earlier = EarlierReleases(self._words)
+        self._earlier = EarlierReleases(self._words, self._loader.backbone_of)
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
         self._loaded_stamp: tuple[int, int, int] | None = None
@@ -178,7 +178,7 @@ class SnapshotManager:
         A process with an empty library is ready: a client that awaits readiness before posting the first task would
         otherwise wait forever.
         """
-        snapshot, error, is_loaded = self._current, self.last_error, self._loader.backbone is not None
+        snapshot, error, is_loaded = self._current, self.last_error, bool(self._loader.backbones)
         if snapshot is not None or error is not None:
             index_state = error or "ok"
         else:
@@ -367,9 +367,11 @@ def _is_ready(task: str) -> bool:
 
 
 def _describe_snapshot(snapshot: SearchSnapshot) -> dict[str, str]:
-    """Name the release that an operator pinned, and report the progress of shard verification while it runs."""
+    """Name the encoders, and the release that an operator pinned; report the progress of shard verification."""
     manifest, unread = snapshot.index_snapshot.manifest, snapshot.index_snapshot.unverified_segments
-    checks: dict[str, str] = {}
+    names = [lineage.backbone.name for lineage in snapshot.lineages.values()]
+    counts = {name: f"{name} ({names.count(name)} domains)" for name in names}
+    checks = {"encoders": ", ".join(counts.values())}
     if snapshot.is_pinned:
         later = len(manifest.releases_after(snapshot.release_id))
         checks["release"] = f"{snapshot.release_id[:12]} is pinned; later releases not searched: {later}"

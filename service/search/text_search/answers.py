@@ -253,7 +253,7 @@ def find_best_moments(
         ids = moments.ids[rows]
         (scanned,) = snapshot.scan([ShardScan(task, search.query_vectors[task], len(ids), ids, group=None)])
         videos = video_ids_of(scanned.ids)
-        scores = snapshot.visual_score.log_odds(scanned.scores) + np.float32(
+        scores = snapshot.lineages[task].visual_score.log_odds(scanned.scores) + np.float32(
             search.planner.prior_bonuses[task]
         )
         scores = scores + search.words.look_up(videos)[0]
@@ -271,13 +271,13 @@ def find_best_moments(
 def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
     """Compute the confidence of a search's list of hits, from the first one on, and of each hit.
 
-    The calibration turns the visual score of a hit into log-odds that it is right; the evidence of its words is added.
+    The calibration of a hit's lineage compares its visual score with those of the lineage's other hits, and turns it
+    into log-odds that it is right; the evidence of its words is added.
     A video matches if its texts match all terms, if it is likely right and has some of the words, or if its visual
     score is high and the calibration says that some video's is.
     """
     with_all_terms = _videos_with_all_terms(search)
-    model = search.calibration
-    if not hits or (model is None and not len(with_all_terms)):
+    if not hits or (not search.calibrations and not len(with_all_terms)):
         return
     ids = np.array([hit.id for hit in hits], np.int64)
     domains = search.snapshot.video_tasks.locate(ids)
@@ -287,22 +287,31 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
     words = np.array([hit.words for hit in hits]) - without_captions
     has_all_terms, _ = find_ids(with_all_terms, ids)
     is_head = np.arange(len(hits)) < CONFIDENCE_DEPTH  # matches depend neither on k nor on the page
-    is_known, is_near = has_all_terms, np.zeros(len(hits), np.bool_)
+    is_known, is_near = has_all_terms.copy(), np.zeros(len(hits), np.bool_)
     log_odds = np.full(len(hits), _UNKNOWN_VISUAL)
     visual_probability: float | None = None
-    if model is not None:
+    lineages = search.snapshot.lineages
+    for lineage, model in search.calibrations.items():
+        rows = np.array([row for row, hit in enumerate(hits) if lineages[hit.task] is lineage], np.intp)
+        if not len(rows):
+            continue
         priors = {task: DEFAULT_PRIOR * weight for task, weight in search.unbounded_weights.items()}
-        scores = np.array([hit.cosine for hit in hits]) + np.array([priors[hit.task] for hit in hits])
-        nearest = [best.scores[:CONFIDENCE_DEPTH] + priors[task] for task, best in search.nearest.items()]
+        scores = np.array([hits[row].cosine + priors[hits[row].task] for row in rows])
+        nearest = [
+            best.scores[:CONFIDENCE_DEPTH] + priors[task]
+            for task, best in search.nearest.items()
+            if lineages[task] is lineage
+        ]
         head = np.sort(np.concatenate([np.empty(0), *nearest]))[::-1][:CONFIDENCE_DEPTH]
-        evidence = search.evidence
-        log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
-        is_known = np.ones(len(hits), np.bool_)
+        evidence = search.evidence[lineage]
+        log_odds[rows] = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
+        is_known[rows] = True
         if model.answer is not None:
-            visual_probability = model.answer.probability(head, evidence)
-            if visual_probability >= model.answer.threshold:
-                is_near = (scores >= float(head[0]) - model.answer.reach) & (words > _SPEAKS_AGAINST)
-                is_near &= is_head
+            probability = model.answer.probability(head, evidence)
+            visual_probability = max(probability, visual_probability or 0.0)
+            if probability >= model.answer.threshold:
+                is_close = (scores >= float(head[0]) - model.answer.reach) & (words[rows] > _SPEAKS_AGAINST)
+                is_near[rows] = is_close & is_head[rows]
     # If words speak for a video, an unlikely visual score is no evidence against it.
     log_odds = np.where(words > 0, np.maximum(log_odds, _UNKNOWN_VISUAL), log_odds) + words
     probabilities = np.minimum.accumulate(logistic(log_odds))  # in the order of the list
@@ -313,7 +322,7 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
         is_nearly_certain = (words > 0) & (probabilities >= _NEARLY_CERTAIN) & is_head
         answer = max([answer, visual_probability, *probabilities[is_nearly_certain].tolist()])
         is_near |= is_nearly_certain
-    elif model is not None:
+    elif search.calibrations:
         # At most one video is the described one, so the first probabilities add up.
         answer = max(answer, min(1.0, float(probabilities[:CONFIDENCE_DEPTH].sum())))
         if not len(with_all_terms):

@@ -22,7 +22,7 @@ from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import find_passing_videos
@@ -52,10 +52,14 @@ class TextSearch:
     cache: VideoMetadataCache
     edit: int | None  # number of the last edit before the search; None if unknown
     mode: QueryMode
-    calibration: ConfidenceModel | None  # the release's calibration for the query mode; None if it has none
+    calibrations: Mapping[
+        ServedLineage, ConfidenceModel
+    ]  # of the searched lineages that have one for the query mode
     words: QueryWords
-    evidence: TextEvidence  # how well the searched tasks know the text
-    unbounded_weights: dict[str, float]  # log weights of the searched tasks, for the calibration
+    evidence: dict[ServedLineage, TextEvidence]  # how well the searched tasks of each lineage know the text
+    unbounded_weights: dict[
+        str, float
+    ]  # log weights of the searched tasks within their lineage, for the calibration
     # Log weights of the searched tasks, likeliest first, from bounded evidence and the words of their videos.
     weights: dict[str, float]
     # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing video are
@@ -120,7 +124,9 @@ def start_searches(
 ) -> list[TextSearch]:
     """Resolve requests, evaluate their filters and plan their first rounds."""
     tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
-    modes = [_resolve_mode(snapshot, request) for request in requests]
+    modes = [
+        _resolve_mode(snapshot, request, searched) for request, searched in zip(requests, tasks, strict=True)
+    ]
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
     def find_allowed_ids(
@@ -145,9 +151,12 @@ def start_searches(
         for request, searched in zip(requests, tasks, strict=True)
     ]
     looked_up = time.perf_counter()
-    tokens = snapshot.query_vectors.tokens([query.text for query in words])
+    query_texts = [query.text for query in words]
+    encoders = snapshot.query_vectors.caches(dict.fromkeys(chain(*tasks)))
+    for encoder in encoders:
+        encoder.tokens(query_texts)
     encoded = time.perf_counter()
-    routings = snapshot.route(tokens, tasks)
+    routings = snapshot.route(query_texts, tasks)
     routed = time.perf_counter()
     count = max(1, len(requests))
     times = {
@@ -156,9 +165,10 @@ def start_searches(
         "search": 0.0,
         "merge": 0.0,
     }
-    limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
+    is_shared = all(each.encoder.shares_text_encoding for each in encoders)
+    limits = SHARED_ENCODING if is_shared else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
-    for request, searched, (mode, calibration), query, (unbounded_weights, bounded, evidence) in zip(
+    for request, searched, (mode, calibrations), query, (unbounded_weights, bounded, evidence) in zip(
         requests, tasks, modes, words, routings, strict=True
     ):
         start = time.perf_counter()
@@ -167,7 +177,7 @@ def start_searches(
         end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
         # One more hit than the page shows tells whether another page follows. Confidence depends on the head of the
         # list, regardless of page and thresholds.
-        depth = max(end + 1, 0 if calibration is None else CONFIDENCE_DEPTH)
+        depth = max(end + 1, CONFIDENCE_DEPTH if calibrations else 0)
         allowed_ids: dict[str, Ids | None] = dict.fromkeys(searched)
         if request.filter != NO_FILTER:
             allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
@@ -180,12 +190,13 @@ def start_searches(
             bounded.astype(np.float64),
             searchable=[task for task in searched if task in allowed_ids],
             depth=depth,
-            min_score=request.query.min_score if calibration is None else None,
+            min_score=None if calibrations else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
             words=highest,
-            visual=snapshot.visual_score,
+            visuals=[lineage.visual_score for lineage in snapshot.distinct_lineages],
+            lineages=snapshot.lineage_indices[indices],
         )
         search = TextSearch(
             snapshot=snapshot,
@@ -193,7 +204,7 @@ def start_searches(
             cache=cache,
             edit=edit,
             mode=mode,
-            calibration=calibration,
+            calibrations=calibrations,
             words=query,
             evidence=evidence,
             unbounded_weights=unbounded_weights,
@@ -251,31 +262,32 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cac
 
 
 def _resolve_mode(
-    snapshot: SearchSnapshot, request: SearchRequest
-) -> tuple[QueryMode, ConfidenceModel | None]:
-    """Choose a request's query mode, and the release's calibration for it; None if it has none.
+    snapshot: SearchSnapshot, request: SearchRequest, tasks: Sequence[str]
+) -> tuple[QueryMode, dict[ServedLineage, ConfidenceModel]]:
+    """Choose a request's query mode, and the calibrations for it of those searched lineages that have one.
 
     Raises InvalidInput if the release does not offer the requested mode, or lacks a calibration that the request needs.
     """
     mode = snapshot.served_mode if request.mode is None else request.mode
-    model = snapshot.confidence_model
+    lineages = dict.fromkeys(map(snapshot.lineages.__getitem__, tasks))
+    models = {each: each.confidence_model for each in lineages if each.confidence_model is not None}
     if mode not in snapshot.modes:
         raise InvalidInput.at(
             f"{request.field_prefix}mode",
             f"The release does not offer mode {mode[:40]!r}.",
             f"Use {' or '.join(snapshot.modes)}.",
         )
-    is_calibrated = model is not None and model.applies_to(mode, DEFAULT_PRIOR)
-    if not is_calibrated and request.query.min_confidence is not None:
+    applicable = {each: model for each, model in models.items() if model.applies_to(mode, DEFAULT_PRIOR)}
+    if not applicable and request.query.min_confidence is not None:
         reason = "is not calibrated: it has too few captions."
-        if model is not None:
-            reason = f"is calibrated for mode {model.mode!r}."
+        if models:
+            reason = f"is calibrated for mode {next(iter(models.values())).mode!r}."
         raise InvalidInput.at(
             f"{request.field_prefix}min_confidence",
             f"The release {reason}",
             "Leave it out, or use min_score instead.",
         )
-    return cast(QueryMode, mode), model if is_calibrated else None
+    return cast(QueryMode, mode), applicable
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------

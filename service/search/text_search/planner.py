@@ -92,6 +92,8 @@ class RoundPlanner:
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
         words: Highest evidence of texts in each task, ``[T]``; None without words.
+        visuals: Visual score of each lineage.
+        lineages: Index of each task's lineage in ``visuals``, ``[T]``; None: all have the first.
 
     Attributes:
         searched: Tasks in the rounds so far.
@@ -112,7 +114,8 @@ class RoundPlanner:
         limits: RoundLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
         words: npt.NDArray[np.floating] | None = None,
-        visual: VisualScore,
+        visuals: Sequence[VisualScore],
+        lineages: npt.NDArray[np.intp] | None = None,
     ) -> None:
         self.searched: set[str] = set()
         self.reached_tasks = 0
@@ -122,6 +125,7 @@ class RoundPlanner:
         order = np.argsort(-bounds, kind="stable")  # tasks with equal bounds stay in order
         self._ranked = [tasks[index] for index in order.tolist()]
         self._bounds = bounds[order]
+        self._lineages = np.zeros(len(tasks), np.intp) if lineages is None else lineages[order]
         self._ranks = {task: rank for rank, task in enumerate(self._ranked)}
         self._orders = {task: order for order, task in enumerate(searchable)}
         self._first_tier = len(tasks) if tasks_in_first_page is None else tasks_in_first_page
@@ -130,7 +134,8 @@ class RoundPlanner:
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
-        self._visual = visual
+        self._visuals = visuals
+        self._weights, self._neutrals = np.array([[v.weight, v.neutral] for v in visuals], np.float32).T
         # The ranks of the selected tasks, in tiers: a tier's hits precede the next one's.
         selected = cut = len(tasks)
         if isinstance(routes, int):
@@ -142,24 +147,26 @@ class RoundPlanner:
             for part in (range(min(cut, selected)), range(cut, selected))
         )
         self._tiers = [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]
-        lowest = (self._bounds[0] if len(bounds) else 0.0) - limits.first_round_margin * visual.weight
+        lowest = (self._bounds[0] if len(bounds) else 0.0) - limits.first_round_margin * max(
+            visual.weight for visual in visuals
+        )
         near = int((self._bounds[: limits.max_first_round] >= lowest).sum())
         self._round_size = max(near, limits.min_first_round)
         self._earlier_hits: list[Hit] = []  # of previous tiers
         self._pool = _EMPTY_POOL  # best hits of the current tier
         self._tier_hits: list[Hit] = []  # those that can be results
-        self._highest_cosine = -np.inf
+        self._highest_cosines = np.full(len(visuals), -np.inf)
         self._lowest_score = self._min_score  # that changes the results
-        # Bound on the visual score of videos not found yet; with auto, it is only likely.
-        self._visual_bound = visual.log_odds(COSINE_LIMIT)
+        # For each lineage, a bound on the visual score of videos not found yet; with auto, it is only likely.
+        self._visual_bounds = np.array([visual.log_odds(COSINE_LIMIT) for visual in visuals])
         self._is_full = False  # of videos that match all terms
 
     def next_round(self) -> list[str]:
         """Choose the tasks to search next; empty when the list of hits is complete."""
         while True:
-            tier = self._tiers[0]
-            ranks = tier[: self._round_size]
-            is_reachable = can_reach_score(self._bounds[ranks], self._lowest_score, self._visual_bound)
+            ranks = self._tiers[0]
+            limits = self._visual_bounds[self._lineages[ranks]]
+            is_reachable = can_reach_score(self._bounds[ranks], self._lowest_score, limits)
             if self._uses_likely_bound and self._lowest_score > self._min_score:  # there are enough results
                 # Tasks with equal bounds are equally likely, so none is cut off: tasks without captions have equal
                 # bonuses. Videos that match all terms can have no better rivals, so the limit then holds for such
@@ -169,9 +176,14 @@ class RoundPlanner:
                     is_reachable &= ranks < min(most, _MAX_LIKELY_TASKS_IF_FULL)
                 elif len(self._bounds) >= most:
                     is_reachable &= self._bounds[ranks] >= self._bounds[most - 1]
-            size = int(is_reachable.sum())  # sorted by bound, so reachable tasks come first
-            if size:
-                self._tiers[0], reached = tier[size:], tier[:size].tolist()
+            (chosen,) = np.nonzero(is_reachable)
+            if len(chosen):
+                if (
+                    self._uses_likely_bound
+                ):  # later pages start with all tasks down to the last one of this page
+                    chosen = np.arange(chosen[-1] + 1)
+                chosen = chosen[: self._round_size]
+                self._tiers[0], reached = np.delete(ranks, chosen), ranks[chosen].tolist()
                 tasks = [self._ranked[rank] for rank in reached]
                 self.reached_tasks = max(self.reached_tasks, reached[-1] + 1)
                 self.searched.update(tasks)
@@ -186,7 +198,8 @@ class RoundPlanner:
     def can_enter(self, task: str, words: float) -> bool:
         """Check whether a video of the task with this evidence could still enter the results."""
         bound = np.array(self.prior_bonuses[task] + words)
-        return bool(can_reach_score(bound, self._lowest_score, self._visual_bound))
+        limit = self._visual_bounds[self._lineages[self._ranks[task]]]
+        return bool(can_reach_score(bound, self._lowest_score, limit))
 
     def add_hits(
         self,
@@ -210,8 +223,10 @@ class RoundPlanner:
         orders = np.repeat([self._orders[task] for task, _ in parts], counts)
         bonuses = np.repeat(np.array([self.prior_bonuses[task] for task, _ in parts], np.float32), counts)
         evidence, match_all = words(ids)
-        scores = (self._visual.log_odds(cosines) + evidence) + bonuses
-        self._highest_cosine = max(self._highest_cosine, float(cosines.max()))
+        lineages = np.repeat(self._lineages[[self._ranks[task] for task, _ in parts]], counts)
+        visual = (cosines - self._neutrals[lineages]) * self._weights[lineages]  # as VisualScore.log_odds
+        scores = (visual + evidence) + bonuses
+        np.maximum.at(self._highest_cosines, lineages, cosines)
         columns = zip(self._pool, (ids, scores, orders, cosines, evidence, match_all), strict=True)
         pool = [np.concatenate(column) for column in columns]
         rows = rank_distinct(pool[0], pool[1], pool[2], self.depth)
@@ -230,8 +245,11 @@ class RoundPlanner:
         if self._uses_likely_bound:
             self._is_full = len(self._tier_hits) >= self.depth and bool(self._pool[-1].all())
             slack = 0.0 if self._is_full else self._limits.cosine_slack
-            cosine = min(COSINE_LIMIT, self._highest_cosine + slack)
-            self._visual_bound = self._visual.log_odds(cosine)
+            likely = np.minimum(COSINE_LIMIT, self._highest_cosines + slack)
+            likely[self._highest_cosines == -np.inf] = COSINE_LIMIT  # not searched yet
+            self._visual_bounds = np.array(
+                [visual.log_odds(cosine) for visual, cosine in zip(self._visuals, likely, strict=True)]
+            )
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
         """Compute a hit's sort key, even if it is no longer in the list."""

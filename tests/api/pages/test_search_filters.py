@@ -136,7 +136,9 @@ def calibrated(client: TestClient, library: list[str], monkeypatch: pytest.Monke
     """A served release with calibrated confidence."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), 0.0, 240, 0.04, None)
-    fitted_snapshot = replace(service.snapshots.current(), confidence_model=fitted)
+    fitted_snapshot = service.snapshots.current().with_lineages(
+        lambda lineage: replace(lineage, confidence_model=fitted)
+    )
     monkeypatch.setattr(service.snapshots, "current", lambda: fitted_snapshot)
 
 

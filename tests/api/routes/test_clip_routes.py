@@ -23,6 +23,7 @@ from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
 from service.search.clip_search import ClipSearch
+from service.search.snapshots.search_snapshot import QueryVectorCache
 from service.search.video_search import CaptionIndex
 
 torch.set_num_threads(1)
@@ -233,7 +234,7 @@ def _scores(
         snapshot.release_folder(snapshot.release_id),
         read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
-    encoder = open_query_encoder(service.snapshots.current().backbone, current, states)
+    encoder = open_query_encoder(service.snapshots.current().lineages[task].backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 
 
@@ -355,7 +356,7 @@ def test_caption_vectors_are_cached_within_a_limit(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    encoder = service.snapshots.current().query_vectors
+    encoder = service.snapshots.current().distinct_lineages[0].query_vectors
     service.caption_index.clear()
     encoded: list[tuple[str, int]] = []
     fresh = type(encoder).encode_uncached
@@ -398,10 +399,9 @@ def test_captions_of_a_deleted_video_are_not_returned(
     before = outcome()
     assert (before["only its own"], before["one of both"]) == (goes.id, goes.id)
     encoded: list[str] = []
-    query_vectors = type(service.snapshots.current().query_vectors)
-    encode = query_vectors.encode_uncached
+    encode = QueryVectorCache.encode_uncached
     monkeypatch.setattr(
-        query_vectors,
+        QueryVectorCache,
         "encode_uncached",
         lambda self, texts, *where: encoded.extend(texts) or encode(self, texts, *where),
     )

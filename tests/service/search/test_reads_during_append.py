@@ -86,8 +86,7 @@ def append_published_after_the_first_read() -> Iterator[None]:
 
 
 def _profile_tokens(shard: SearchableShard) -> list[int]:
-    encoder = cast(Any, SimpleNamespace(profile_factor=1.0))
-    return appended_profiles({"tsk_0": shard}, encoder, {})["tsk_0"].tokens.tolist()
+    return appended_profiles({"tsk_0": shard}, {"tsk_0": 1.0}, {})["tsk_0"].tokens.tolist()
 
 
 def _cached_captions(shard: SearchableShard) -> list[str]:
@@ -170,6 +169,6 @@ def test_running_server_reads_a_calibration_without_a_new_generation(
     with session_scope(write=True) as session:
         store_calibration(session, "tsk_birds", before.release_id, before.generation, model.to_json())
     assert service.snapshots.refresh_captions()
-    assert service.snapshots.current().confidence_model == model
+    assert service.snapshots.current().distinct_lineages[0].confidence_model == model
     assert service.snapshots.current().generation == before.generation
     assert not service.snapshots.refresh_captions()

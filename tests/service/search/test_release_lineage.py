@@ -36,9 +36,8 @@ TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has
 def _route(
     snapshot: SearchSnapshot, tasks: Iterable[str] | None = None
 ) -> list[tuple[dict[str, float], TextEvidence]]:
-    tokens = snapshot.query_vectors.tokens(TEXTS)
-    routings = snapshot.route(tokens, [list(tasks or snapshot.shards)] * len(TEXTS))
-    return [(weights, evidence) for weights, _, evidence in routings]
+    routings = snapshot.route(TEXTS, [list(tasks or snapshot.shards)] * len(TEXTS))
+    return [(routing.weights, *routing.evidence.values()) for routing in routings]
 
 
 def _encode(snapshot: SearchSnapshot, tasks: Iterable[str] | None = None) -> list[np.ndarray]:
@@ -106,7 +105,7 @@ def test_new_snapshot_reads_only_the_new_release(
     assert _releases(read) == {manifest.release}
     replaced, loaded = (
         service.snapshots.current(),
-        load_snapshot(IndexSnapshot.open(library.store), backbone),
+        load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone),
     )
     assert set(replaced.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     np.testing.assert_allclose(_encode(replaced), _encode(loaded, replaced.shards), atol=1e-6)
@@ -130,11 +129,11 @@ def test_profiles_of_other_tokens_are_counted_again(
         patch.setattr(caption_library, "write_release", write_other_tokens)
         library.add_task("cars", CARS)
     library.add_task("sea", SEA)
-    snapshot = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    snapshot = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     expected = library.method.profiles
     np.testing.assert_array_equal(snapshot.router.profiles.to_dense(), expected.to_dense())
     assert list(snapshot.appended_profiles) == ["tsk_cars"]
-    again = load_snapshot(IndexSnapshot.open(library.store), backbone, other=snapshot)
+    again = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone, other=snapshot)
     assert again.appended_profiles["tsk_cars"] is snapshot.appended_profiles["tsk_cars"]
     assert with_current_captions(snapshot) is None
 
@@ -143,26 +142,28 @@ def test_snapshot_of_an_earlier_release_reuses_the_current_one(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
     snapshot = IndexSnapshot.open(library.store)
-    current = load_snapshot(snapshot, backbone)
+    current = load_snapshot(snapshot, lambda _: backbone)
     earlier = snapshot.manifest.shards["tsk_cars"].release
-    loaded = load_snapshot(snapshot, backbone, earlier)
+    loaded = load_snapshot(snapshot, lambda _: backbone, earlier)
     read.clear()
-    loaded_again = load_snapshot(snapshot, backbone, earlier, other=current)
+    loaded_again = load_snapshot(snapshot, lambda _: backbone, earlier, other=current)
     assert _releases(read) == {earlier}
     assert list(loaded_again.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
     np.testing.assert_array_equal(_encode(loaded_again), _encode(loaded))
 
 
 def test_only_broken_releases_are_read_again(library: Library, backbone: Backbone, read: list[Path]) -> None:
-    whole = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    whole = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     broken, newest = _folder(library, "cars"), library.store.manifest().release
     shutil.move(broken, broken.with_name("away"))
-    degraded = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    degraded = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     assert list(degraded.degraded) == ["tsk_cars"]
     shutil.move(broken.with_name("away"), broken)
     read.clear()
     repaired = load_snapshot(
-        IndexSnapshot.open(library.store, previous=degraded.index_snapshot), backbone, other=degraded
+        IndexSnapshot.open(library.store, previous=degraded.index_snapshot),
+        lambda _: backbone,
+        other=degraded,
     )
     assert _releases(read) == {broken.name, newest}
     assert (repaired.degraded, repaired.task_names) == ({}, whole.task_names)
@@ -172,9 +173,9 @@ def test_only_broken_releases_are_read_again(library: Library, backbone: Backbon
 
 def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone) -> None:
     snapshot = IndexSnapshot.open(library.store)
-    snapshot_in_use = load_snapshot(snapshot, backbone)
+    snapshot_in_use = load_snapshot(snapshot, lambda _: backbone)
     _encode(snapshot_in_use)
-    encoder_reference = weakref.ref(snapshot_in_use.query_vectors.encoder)
+    encoder_reference = weakref.ref(snapshot_in_use.distinct_lineages[0].query_vectors.encoder)
     gc.disable()
     try:
         del snapshot_in_use
@@ -199,7 +200,7 @@ def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone
 def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     library: Library, service: SearchEngine, backbone: Backbone, file: str, harm: str, task: str
 ) -> None:
-    served = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    served = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     path = _folder(library, task) / file
     if harm == "flip":
         flip_last_byte(path)
@@ -272,13 +273,13 @@ def _without(library: Library, task: str) -> tuple[list[ReleaseTask], RoutingPro
 
 
 def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Backbone) -> None:
-    before = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    before = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     library.store.delete([int(before.shards["tsk_cars"].ids[0])])
     library.store.compact("tsk_cars")
     for folder in library.store.folders():
         os.utime(folder, (0, 0))
     library.store.collect_garbage()
-    after = load_snapshot(IndexSnapshot.open(library.store), backbone)
+    after = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.contributions)
     assert (after.degraded, after.task_names, after.shard_releases) == (
         {},

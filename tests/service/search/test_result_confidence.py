@@ -87,7 +87,8 @@ def with_answer(service: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Calla
     served = service.snapshots.current()
 
     def add(answer: AnswerModel) -> None:
-        snapshot = replace(served, confidence_model=replace(FITTED, answer=answer))
+        model = replace(FITTED, answer=answer)
+        snapshot = served.with_lineages(lambda lineage: replace(lineage, confidence_model=model))
         monkeypatch.setattr(service.snapshots, "current", lambda: snapshot)
 
     return add

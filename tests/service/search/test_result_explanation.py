@@ -85,7 +85,9 @@ def test_words_point_to_the_domain_whose_captions_contain_them(shared: Served) -
 def test_release_without_calibration_has_no_confidence(
     shared: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot = replace(shared[1].snapshots.current(), confidence_model=None)
+    snapshot = (
+        shared[1].snapshots.current().with_lineages(lambda lineage: replace(lineage, confidence_model=None))
+    )
     monkeypatch.setattr(shared[1].snapshots, "current", lambda: snapshot)
     assert _explain(shared[1], "birds-0").confidence is None
 

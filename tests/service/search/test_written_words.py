@@ -226,7 +226,7 @@ def _check_list(served: SearchEngine, query: SearchQuery) -> None:
             continue
         (vector,) = snapshot.query_vectors([(search.words.text, search.mode, task)])
         (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
-        visual = snapshot.visual_score.log_odds(hits.scores)
+        visual = snapshot.lineages[task].visual_score.log_odds(hits.scores)
         scores = visual + search.planner.prior_bonuses[task] + search.words.look_up(hits.ids)[0]
         expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
     ranked = [(hit.score, hit.id) for hit in search.planner.hits]
@@ -291,7 +291,9 @@ def test_likely_videos_with_words_of_the_query_match(
         (2.0, 0.5, 0.25, 1.5), -4.0, threshold=1.0, reach=0.05, error=0.02
     )  # no look matches
     model = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04, answer)
-    snapshot = replace(served.snapshots.current(), confidence_model=model)
+    snapshot = served.snapshots.current().with_lineages(
+        lambda lineage: replace(lineage, confidence_model=model)
+    )
     monkeypatch.setattr(served.snapshots, "current", lambda: snapshot)
     answer = served.search("a red taxi turns left over", k=3)
     assert answer.results[0].video_id == "cars-0"

@@ -14,6 +14,7 @@ from cinestrata_schemas.search import QueryReport
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from models.releases.release_state import MEASURED, MeasuredFold, caption_digest
+from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task, Video
@@ -61,13 +62,18 @@ def append(
 
 
 def load_served() -> SearchSnapshot:
-    return load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone(""))
+    return load_snapshot(IndexSnapshot.open(open_store()), lambda _: job_environment.task_backbone(""))
 
 
 def served_captions() -> int | None:
     """Count the captions behind the confidence model of a new search snapshot; None without a model."""
     snapshot = load_served()
-    return snapshot.confidence_model.captions if snapshot.confidence_model else None
+    model = _confidence_model(snapshot)
+    return model.captions if model else None
+
+
+def _confidence_model(snapshot: SearchSnapshot) -> ConfidenceModel | None:
+    return snapshot.distinct_lineages[0].confidence_model
 
 
 def test_appended_captions_calibrate_searches_and_later_releases(
@@ -132,13 +138,13 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)
     served = load_served()
-    assert (served.confidence_model, with_current_confidence(served)) == (None, None)
+    assert (_confidence_model(served), with_current_confidence(served)) == (None, None)
     append_job.run_append_job(task)
     assert load_served().generation == served.generation
     fresh = with_current_confidence(served)
     assert fresh is not None
-    assert fresh.confidence_model is not None
-    assert fresh.confidence_model == load_served().confidence_model
+    assert _confidence_model(fresh) is not None
+    assert _confidence_model(fresh) == _confidence_model(load_served())
     assert with_current_confidence(fresh) is None
 
 
@@ -284,7 +290,7 @@ def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
 ) -> None:
     task = post_analytic(post_videos, "day")
     learn(task)
-    snapshot = load_snapshot(IndexSnapshot.open(open_store()), job_environment.task_backbone(""))
+    snapshot = load_snapshot(IndexSnapshot.open(open_store()), lambda _: job_environment.task_backbone(""))
     fold = newest_fold()
 
     def report() -> QueryReport:

@@ -13,8 +13,6 @@ import torch
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
-from models.releases.release_state import ReleaseTask
-from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -62,15 +60,11 @@ def test_shard_of_another_encoder_is_not_searched(
 
 
 def test_task_unknown_to_the_release_is_degraded(library: Library, service: SearchEngine) -> None:
-    library.method.learned_tasks[:] = [
-        ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned_tasks[:1]
-    ]
-    library.method.profiles = RoutingProfiles.from_dense(library.method.profiles.to_dense([0]))
-    library.add_task("sea", SEA)
+    library.publish("sea", SEA)
     service.snapshots.refresh()
     answer = service.search("a taxi")
-    assert answer.degraded == {"tsk_cars": "the current release does not know it"}
-    assert [entry.task for entry in answer.routing if entry.task != "birds"] == ["sea"]
+    assert answer.degraded == {"tsk_sea": "no release knows it"}
+    assert {entry.task for entry in answer.routing} == {"birds", "cars"}
 
 
 def test_broken_pinned_release_degrades_its_task_only(learning: Library, service: SearchEngine) -> None:

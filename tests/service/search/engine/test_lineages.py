@@ -1,0 +1,183 @@
+"""Libraries of several encoders: one ranked list, and what happens if one of them is missing or broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from cinestrata_schemas.search import SearchQuery, SearchResult
+from index.index_snapshot import IndexSnapshot
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders import encoder_registry
+from models.errors import BackboneUnavailable
+from models.routing.confidence_model import ConfidenceModel, VisualScore
+from service.core.settings import Settings
+from service.search.engine import SearchEngine
+from service.search.snapshots.snapshot_loading import load_snapshot
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
+
+TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
+BONES = ["a skull in the sand", "a tooth of a shark"]
+WIDE = ConfidenceModel(
+    "pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), 0.0, 240, 0.04, None, VisualScore(12.0, 0.3)
+)
+
+
+@pytest.fixture(scope="module")
+def other() -> Backbone:
+    """Backbone with other weights and another name than ``backbone``."""
+    torch.manual_seed(1)
+    other = tiny_backbone()
+    other.name = "other"
+    return other
+
+
+@pytest.fixture
+def loadable(backbone: Backbone, other: Backbone, monkeypatch: pytest.MonkeyPatch) -> dict[str, Backbone]:
+    """The backbones that can be loaded, by name."""
+    loadable = {"tiny": backbone, "other": other}
+
+    def load(name: str, frames: int | None) -> Backbone:
+        if name not in loadable:
+            raise BackboneUnavailable(f"backbone {name!r} has no weights")
+        return loadable[name]
+
+    monkeypatch.setattr(encoder_registry, "load_backbone", load)
+    return loadable
+
+
+@pytest.fixture
+def library(configured: Settings, backbone: Backbone, loadable: dict[str, Backbone]) -> Library:
+    """Birds and sea, learned on ``tiny``; bones are added by :func:`mixed`."""
+    library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
+    library.add_task("birds", BIRDS)
+    return library
+
+
+@pytest.fixture
+def second(library: Library, other: Backbone) -> Library:
+    """The library's other lineage, with cars; both then learn another domain in turn."""
+    second = Library(library.settings, other, "zero_shot")
+    second.confidence = WIDE
+    second.add_task("cars", CARS)
+    library.add_task("sea", SEA)
+    second.add_task("bones", BONES)
+    return second
+
+
+def _search(service: SearchEngine, text: str, **fields: object) -> list[SearchResult]:
+    return service.search(text, k=20, **fields).results  # type: ignore[arg-type]
+
+
+def test_domains_of_two_encoders_are_ranked_in_one_list(
+    library: Library, second: Library, service: SearchEngine, loadable: dict[str, Backbone]
+) -> None:
+    assert service.snapshots.refresh()
+    ready = service.snapshots.readiness()
+    assert (ready.ready, ready.tasks, ready.degraded) == (True, 4, {})
+    assert ready.checks["encoders"] == "tiny (2 domains), other (2 domains)"
+    snapshot = service.snapshots.current()
+    assert list(snapshot.shards) == ["tsk_birds", "tsk_cars", "tsk_sea", "tsk_bones"]
+    assert snapshot.release_id == library.store.manifest().release
+    captions = {"birds": BIRDS, "cars": CARS, "sea": SEA, "bones": BONES}
+    for text in TEXTS:
+        answer = service.search(text, k=20, routes="all")
+        assert {result.task for result in answer.results} == set(captions)
+        assert [result.score for result in answer.results] == sorted(
+            (result.score for result in answer.results), reverse=True
+        )
+        for result in answer.results:
+            explained = service.explain(result.video_id, SearchQuery(q=text, k=20))
+            number = int(result.video_id.rpartition("-")[2])
+            stored = (second if result.task in ("cars", "bones") else library).stored(captions[result.task])
+            (query,) = snapshot.query_vectors([(text, "pinned", result.task_id)])
+            assert explained.cosine == pytest.approx(float(stored[number] @ query), abs=1e-4)
+            assert explained.visual_weight == (12.0 if result.task in ("cars", "bones") else 6.25)
+            assert explained.score == pytest.approx(result.score, abs=1e-4)
+    # Only the lineage that was calibrated knows how sure it is.
+    results = _search(service, "a red taxi")
+    assert {result.task for result in results if result.confidence is not None} <= {"cars", "bones"}
+
+
+def test_best_of_each_route_equals_the_best_of_all(second: Library, service: SearchEngine) -> None:
+    """The upper bounds hold although the lineages' visual scores differ."""
+    service.snapshots.refresh()
+    for text in TEXTS:
+        every = _search(service, text, routes="all")
+        assert service.search(text, k=3, routes="all").results == every[:3]
+
+
+def test_other_lineage_changes_no_result_within_a_domain(
+    library: Library, service: SearchEngine, configured: Settings, request: pytest.FixtureRequest
+) -> None:
+    service.snapshots.refresh()
+    pairs = [(text, "pinned", "tsk_birds") for text in TEXTS]
+    vectors = service.snapshots.current().query_vectors(pairs)
+    before = [[result.video_id for result in _search(service, text, task="birds")] for text in TEXTS]
+    folders = {path: path.read_bytes() for path in configured.index_dir.glob("*/*/*") if path.is_file()}
+    request.getfixturevalue("second")
+    service.snapshots.refresh()
+    after = [[result.video_id for result in _search(service, text, task="birds")] for text in TEXTS]
+    assert after == before
+    np.testing.assert_allclose(service.snapshots.current().query_vectors(pairs), vectors, atol=1e-6)
+    restarted = SearchEngine(configured)
+    restarted.snapshots.refresh()
+    assert [_search(restarted, text) for text in TEXTS] == [_search(service, text) for text in TEXTS]
+    assert {path: path.read_bytes() for path in folders} == folders
+    restarted.close()
+
+
+def test_missing_encoder_degrades_its_domains_until_it_returns(
+    second: Library,
+    service: SearchEngine,
+    loadable: dict[str, Backbone],
+    pass_retry_interval: Callable[[], None],
+) -> None:
+    absent = loadable.pop("other")
+    assert service.snapshots.refresh()
+    answer = service.search("a red taxi", k=20)
+    assert {result.task for result in answer.results} == {"birds", "sea"}
+    assert set(answer.degraded) == {"cars", "bones"}
+    assert "backbone 'other' has no weights" in answer.degraded["cars"]
+    assert service.snapshots.readiness().ready
+    loadable["other"] = absent
+    pass_retry_interval()
+    assert service.snapshots.refresh()
+    assert service.search("a red taxi").degraded == {}
+
+
+def test_earlier_release_restricts_every_lineage(
+    second: Library, backbone: Backbone, other: Backbone
+) -> None:
+    snapshot = IndexSnapshot.open(second.store)
+    backbones = {"tiny": backbone, "other": other}
+    tasks = ["tsk_birds", "tsk_cars", "tsk_sea", "tsk_bones"]
+    whole = load_snapshot(snapshot, lambda release: backbones[release.backbone])
+    for number, release in enumerate(second.store.manifest().releases, 1):
+        earlier = load_snapshot(snapshot, lambda release: backbones[release.backbone], release, other=whole)
+        assert (list(earlier.shards), earlier.degraded) == (tasks[:number], {})
+        pairs = [(text, "pinned", task) for text in TEXTS for task in earlier.shards]
+        np.testing.assert_allclose(earlier.query_vectors(pairs), whole.query_vectors(pairs), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("domain", "file", "lost"),
+    [
+        ("birds", "routing.safetensors", {"birds"}),
+        ("cars", "routing.safetensors", {"cars"}),
+        ("sea", "weights.safetensors", {"birds", "sea"}),
+    ],
+)
+def test_broken_release_degrades_no_domain_of_the_other_lineage(
+    second: Library, service: SearchEngine, domain: str, file: str, lost: set[str]
+) -> None:
+    release = second.store.manifest().shards[f"tsk_{domain}"].release
+    flip_last_byte(second.store.release_folder(release) / file)
+    assert service.snapshots.refresh()
+    answer = service.search("a red taxi", k=20)
+    assert {name.removeprefix("tsk_") for name in answer.degraded} == lost
+    assert {result.task for result in answer.results} == {"birds", "cars", "sea", "bones"} - lost
