@@ -276,13 +276,13 @@ class PublishValidator:
             ) from error
 
     def _require_compatible(self, segment: SegmentEntry, manifest: Manifest) -> None:
-        """Require that a segment is intact, and shares the dimension of published segments but no ID with them."""
+        """Require that a segment is intact, has the dimension of its task, and shares no ID with published segments."""
         name = f"shard {segment.id[:12]} of task {segment.task}"
         self.require_intact(name, segment)
         for other in manifest.all_segments():
-            if other.dim != segment.dim:
+            if other.task == segment.task and other.dim != segment.dim:
                 raise ShardInvalid(
-                    f"{name}: its vectors have {segment.dim} dimensions, those of task {other.task} have {other.dim}"
+                    f"{name}: its vectors have {segment.dim} dimensions, those of the task have {other.dim}"
                 )
             # Ranges of IDs seldom overlap, so the cost does not grow with the number of shards.
             if segment.first_id <= other.last_id and other.first_id <= segment.last_id:

@@ -111,8 +111,9 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     """Compute the share of queries whose own domain is the likeliest."""
     snapshot = engine.snapshots.current()
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
-    tokens = snapshot.distinct_lineages[0].query_vectors.tokens([query.text for query in library.queries])
-    routing = snapshot.route(tokens, [list(snapshot.shards)] * len(library.queries))
+    routing = snapshot.route(
+        [query.text for query in library.queries], [list(snapshot.shards)] * len(library.queries)
+    )
     return fmean(
         task_of[query.target] == next(iter(weights))
         for query, (weights, _, _) in zip(library.queries, routing, strict=True)
