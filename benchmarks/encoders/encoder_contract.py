@@ -82,29 +82,26 @@ def write_open_clip(
     return f"{OPEN_CLIP_PREFIX}cut/{folder}"
 
 
-def check_contract(name: str, folder: Path) -> None:
+def check_contract(name: str, folder: Path, frames: int = 2) -> None:
     """Check a frozen encoder, whose folder's weights are damaged at the end.
 
     Raises:
         AssertionError: The encoder breaks the contract.
     """
-    both, texts = load_backbone(name, 2), load_query_backbone(name, 2)
+    both, texts = load_backbone(name, frames), load_query_backbone(name, frames)
     _require(both.fingerprint == texts.fingerprint, "the text tower alone has another fingerprint")
     rng = np.random.default_rng(0)
-    frames = torch.from_numpy(rng.integers(0, 256, (2, *both.spec[:1], *both.spec.shape, 3), dtype=np.uint8))
-    features = both.video_features(frames)
+    clips = torch.from_numpy(rng.integers(0, 256, (2, frames, *both.spec.shape, 3), dtype=np.uint8))
+    features = both.video_features(clips)
     shape = (2, both.feature_dim)
     _require(features.shape == shape and features.dtype == torch.float32, f"features are {features.shape}")
-    _require(torch.equal(features, both.video_features(frames)), "features differ between two passes")
     videos = both.project_features(features)
     _require(videos.shape == (2, both.dim), f"vectors of videos are {videos.shape}")
     lengths = videos.norm(dim=-1)
     _require(
         torch.allclose(lengths, torch.ones(2), atol=1e-5), f"vectors of videos have the lengths {lengths}"
     )
-    _require(
-        torch.allclose(encode_frames(both, frames)[0], videos, atol=1e-6), "features and vectors disagree"
-    )
+    _require(torch.equal(encode_frames(both, clips)[0], videos), "another pass gives other vectors")
 
     ids = texts.tokenize(TEXTS)
     _require(max(int(row.max()) for row in ids) < texts.vocabulary, "the vocabulary lacks tokens")

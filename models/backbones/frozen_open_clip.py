@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import open_clip
+import torch
 from open_clip.coca_model import CoCa
 from open_clip.factory import convert_state_dict, load_state_dict
 from open_clip.hf_configs import arch_dict
@@ -22,7 +23,7 @@ from open_clip.model import (
 from open_clip.pretrained import download_pretrained
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.frozen_encoder import FrozenEncoder, file_digests, require_fit, vocabulary_digest
@@ -48,15 +49,48 @@ _TEMPERATURE = ("logit_scale", "logit_bias")  # no vector depends on them
 
 
 class FrozenOpenClip(FrozenEncoder):
-    """A model of open_clip with closed towers."""
+    """A model of open_clip with closed towers.
+
+    A causal text tower that reads its vector at the end of the text runs without the padding, which takes a fifth of
+    the time for a query and gives the same vector up to rounding.
+    """
+
+    @property
+    def _tower(self) -> Any:
+        return getattr(self.clip, "text", self.clip)
+
+    @property
+    def _pooling(self) -> str | None:
+        """How a causal text tower finds the end of the text (``argmax`` or ``eos``); None for other towers."""
+        tower = self._tower
+        pooling = getattr(tower, "text_pool_type", getattr(tower, "pool_type", ""))
+        is_causal = getattr(tower, "attn_mask", None) is not None and getattr(tower, "cls_emb", None) is None
+        return pooling if is_causal and pooling in ("argmax", "eos") else None
+
+    def end_of_text(self, ids: Tensor) -> Tensor:
+        if self._pooling is None:
+            return super().end_of_text(ids)
+        tower = self._tower
+        is_end = torch.eq(ids, getattr(tower, "text_eos_id", getattr(tower, "eos_id", -1)))
+        return (ids if self._pooling == "argmax" else is_end.int()).argmax(dim=-1)
 
     def _embed_images(self, pixels: Tensor) -> Tensor:
         vectors: Tensor = self.clip.encode_image(pixels, normalize=False)
         return vectors
 
     def _embed_texts(self, ids: Tensor) -> Tensor:
-        vectors: Tensor = self.clip.encode_text(ids)
-        return vectors
+        if self._pooling is None:
+            vectors: Tensor = self.clip.encode_text(ids)
+            return vectors
+        tower, end = self._tower, self.end_of_text(ids)
+        length = int(end.max()) + 1
+        words = tower.token_embedding(ids[:, :length]) + tower.positional_embedding[:length]
+        states = tower.transformer(words, attn_mask=tower.attn_mask[:length, :length])
+        pooled = tower.ln_final(states[torch.arange(len(ids), device=ids.device), end])
+        projection = tower.text_projection
+        if projection is None:
+            return cast(Tensor, pooled)
+        return cast(Tensor, projection(pooled) if isinstance(projection, nn.Linear) else pooled @ projection)
 
 
 def frozen_frame_spec(name: str, frames: int | None = None) -> FrameSpec:

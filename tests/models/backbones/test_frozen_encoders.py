@@ -13,6 +13,7 @@ from typing import Any
 
 import huggingface_hub
 import numpy as np
+import open_clip
 import pytest
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
@@ -34,6 +35,7 @@ from transformers import (
 )
 
 from benchmarks.encoders.encoder_contract import (
+    TEXTS,
     WORDS,
     check_contract,
     write_open_clip,
@@ -135,6 +137,24 @@ def test_transformers_models_keep_the_contract(kind: str, tmp_path: Path) -> Non
     name = write_transformers(kind, tmp_path)
     assert not has_open_blocks(name)
     check_contract(name, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["vit", "timm", "eos"])
+def test_texts_without_their_padding_have_the_vectors_of_open_clip(kind: str, tmp_path: Path) -> None:
+    if kind == "eos":
+        texts = {**HUB_TEXT, "pool_type": "eos", "eos_id": 2}
+        name = write_open_clip(tmp_path, {"embed_dim": 24, "vision_cfg": VIT, "text_cfg": texts}, OPENAI)
+        padded = open_clip.get_tokenizer(f"local-dir:{tmp_path}")(TEXTS)
+    else:
+        name = write_cut(kind, tmp_path)
+        padded = open_clip.get_tokenizer("ViT-B-32", context_length=16)(TEXTS)
+    model = open_clip.create_model(f"local-dir:{tmp_path}")
+    backbone = load_query_backbone(name)
+    ids = backbone.tokenize(TEXTS)
+    assert len(ids[1]) < 16, "the padding is cut off"
+    with torch.no_grad():
+        expected = model.eval().encode_text(padded, normalize=True)
+    np.testing.assert_allclose(backbone.encode(ids), expected, atol=1e-5)
 
 
 def test_preprocessing_equals_the_libraries(tmp_path: Path) -> None:
