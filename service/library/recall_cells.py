@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import Gallery, QueryMode
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_counts
-from service.catalog.tables import Recall, Task
+from service.catalog.tables import Recall, Release, Task
 from service.core.settings import settings
 
 GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
@@ -210,4 +210,22 @@ def _read_gallery(session: Session, gallery: Gallery, version: str, orders: int)
         is_routed = ~np.isnan(share)
         np.add.at(cells.routable, i[is_routed], queries[is_routed])
         np.add.at(cells.routed, i[is_routed], (share * queries)[is_routed])
+    _carry_over(session, cells)
     return cells
+
+
+def _carry_over(session: Session, cells: GalleryCells) -> None:
+    """Fill in the cells of domains with another encoder than a release, which it does not change, from the last one."""
+    query = select(Task.learned_order, Task.backbone, Release.kind)
+    rows = session.execute(query.join(Release, Release.id == Task.release_id)).tuples()
+    encoders = {order: tuple(encoder) for order, *encoder in rows if order is not None}
+    if len(set(encoders.values())) < 2:
+        return
+    orders = np.arange(len(cells.r1))
+    for t, encoder in encoders.items():
+        column = cells.r1[:, t]
+        last = np.maximum.accumulate(np.where(np.isnan(column), 0, orders))  # row 0 is the untrained backbone
+        is_other = [encoders.get(order, encoder) != encoder for order in orders.tolist()]
+        (carried,) = np.nonzero(is_other & np.isnan(column) & (orders > t) & (last > 0))
+        column[carried] = column[last[carried]]
+        cells.queries[carried, t] = cells.queries[last[carried], t]

@@ -113,6 +113,10 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
     with session_scope() as session:
         rows = session.scalars(select(Recall).where(Recall.release_order == newest)).all()
     figures = {(row.gallery, row.task_order): recall_figures(row) for row in rows}
+    for task in tasks:
+        # A domain with another encoder has its figures from the last release of that encoder.
+        if ("local", task.order) not in figures and cells.galleries["local"].queries[newest, task.order]:
+            figures |= {(gallery, task.order): row for gallery, row in newest_recall(task.id).items()}
     return {gallery: [figures.get((gallery, task.order)) for task in tasks] for gallery in GALLERIES}
 
 

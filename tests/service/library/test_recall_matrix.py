@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Task
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Recall, Release, Task
 from service.core.settings import Settings
 from service.library.recall_cells import read_measures_version
 from service.library.recall_matrix import (
@@ -74,6 +74,26 @@ def test_single_task_has_no_forgetting(sqlite_catalog: Settings) -> None:
     view = read_recall_matrix()
     assert (view.bwf_local, view.fr, view.hm) == (None, None, pytest.approx(0.9))
     assert view.matrix_local == [[0.9]]
+
+
+def test_domain_with_another_encoder_keeps_its_recall(sqlite_catalog: Settings) -> None:
+    """Releases of one encoder do not measure the domains of another, which they do not change."""
+    for gallery in ("local", "global"):
+        add_measured_domains({(1, 1): 0.9, (2, 2): 0.8, (3, 1): 0.7, (3, 3): 0.6}, gallery=gallery)
+    with session_scope(write=True) as session:
+        for order, backbone in enumerate(("tiny", "small", "tiny"), 1):
+            session.get_one(Task, f"t{order}").backbone = backbone
+            columns = {"method": "m", "kind": "k", "fingerprint": "f", "bytes": 1, "created_at": now(session)}
+            session.add(
+                Release(
+                    id=f"r{order}", task_id=f"t{order}", learned_order=order, backbone=backbone, **columns
+                )
+            )
+    view = read_recall_matrix()
+    assert view.matrix_local == [[0.9, None, None], [0.9, 0.8, None], [0.7, 0.8, 0.6]]
+    assert view.queries == [[10, 0, 0], [10, 20, 0], [10, 20, 30]]
+    assert [row and row.r1 for row in view.newest["global"]] == [0.7, 0.8, 0.6]
+    assert view.fr == pytest.approx(0.9 - 0.7)
 
 
 def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings) -> None:
