@@ -31,8 +31,8 @@ _LAYERS = 2
 _DEPTHS: tuple[dict[str, Any], ...] = (
     {"depth": _LAYERS},
     {"depths": (1, 1, 1, 1)},
-    {"layers": (1, 1, 1, 1)},
     {"layers": (1, 1, 1, 1, 1)},
+    {"layers": (1, 1, 1, 1)},
 )
 _SIZES: dict[str, Any] = {"vocab_size": len(WORDS), "pad_token_id": 0, "eos_token_id": 2}
 # Text towers that the hub would send, by a part of their name.
