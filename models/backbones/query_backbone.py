@@ -44,6 +44,7 @@ class QueryBackbone(ABC):
 
     Attributes:
         fingerprint: Digest of weights, architecture and preprocessing.
+        weight_bytes: Memory that the weights of the text tower take, in bytes.
         text_background: Distribution of generic texts; None if the backbone has none, and releases may have it.
         tokenize: Converts each text to token IDs ``[L]``, including the start and end tokens, without padding.
     """
@@ -52,6 +53,7 @@ class QueryBackbone(ABC):
     fingerprint: str
     dim: int
     vocabulary: int
+    weight_bytes: int = 90 * 1024**2  # of MiniLM
     text_background: TextBackground | None
     tokenize: Callable[[Sequence[str]], list[TokenIds]]
 

@@ -67,6 +67,7 @@ class QueryEncoder(ABC):
     :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder.
 
     Attributes:
+        backbone: Text side of the backbone.
         tasks: IDs of the learned tasks, in order.
         modes: Query modes that the encoder family offers; the last one forgets least, and is the one served.
         shared_modes: Query modes in which a text has the same vector for all tasks.
@@ -92,7 +93,7 @@ class QueryEncoder(ABC):
                 f"start with CINESTRATA_BACKBONE={release.backbone} and the weights it was learned with"
             )
         self.tasks = [task.task_id for task in release.tasks]
-        self._texts = backbone
+        self.backbone = self._texts = backbone
         self._position = {task: position for position, task in enumerate(self.tasks)}
         self.profile_factor = 1.0
 

@@ -172,6 +172,7 @@ class TowerQueryBackbone(QueryBackbone):
         self._lock = Lock()
         self.name, self.fingerprint = backbone.name, backbone.fingerprint
         self.dim, self.vocabulary = backbone.dim, backbone.vocabulary
+        self.weight_bytes = sum(weight.nbytes for weight in backbone.parameters())
         self.text_background = backbone.text_background
 
     @property

@@ -120,7 +120,7 @@ class ClipSearch:
             for lineage in dict.fromkeys(map(snapshot.lineages.__getitem__, tasks)):
                 of_lineage = [task for task in tasks if snapshot.lineages[task] is lineage]
                 try:
-                    towers = lineage.backbone.towers()  # the first clip loads them
+                    towers = lineage.query_vectors.encoder.backbone.towers()  # the first clip loads them
                 except ModelError as error:
                     broken |= {snapshot.task_names[task]: str(error) for task in of_lineage}
                     continue

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
+from weakref import WeakValueDictionary
 
 import numpy as np
 import structlog
@@ -24,7 +27,7 @@ from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.settings import Settings
 from service.search.library_words import LibraryWords
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.search_snapshot import EncoderMemory, SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
 from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone
@@ -42,10 +45,13 @@ class GenerationLoader:
 
     Attributes:
         backbones: The loaded backbones, by name.
+        memory: Memory of the encoders of several lineages.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.backbones: dict[str, QueryBackbone] = {}
+        self.backbones: WeakValueDictionary[str, QueryBackbone] = WeakValueDictionary()
+        self._first: QueryBackbone | None = None  # until a snapshot has it
+        self.memory = EncoderMemory(_memory_limit() // 4)
         self._settings = settings
         self._store = library_store(settings, device=settings.index_device)
         try:
@@ -75,7 +81,7 @@ class GenerationLoader:
         if not self.backbones:
             newest = self._settings if is_empty else self._settings.model_copy(update={"backbone": None})
             with nullcontext() if is_empty else suppress(BackboneUnavailable):  # other lineages may be served
-                self._load_backbone(library_backbone(newest))
+                self._first = self._load_backbone(library_backbone(newest))
         if not is_empty:
             ping()  # a snapshot needs the catalog; don't reread files repeatedly while it is unreachable
         index_snapshot = IndexSnapshot.open(
@@ -88,12 +94,14 @@ class GenerationLoader:
                 with suppress(Unavailable):  # readiness reports the catalog separately
                     require_manifest(index_snapshot.manifest)
                 return None
-            return load_snapshot(index_snapshot, self.backbone_of)
+            snapshot = load_snapshot(index_snapshot, self.backbone_of, memory=self.memory)
+            self._first = None
+            return snapshot
         if index_snapshot.release_id is None:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
             return None
-        fresh = load_snapshot(index_snapshot, self.backbone_of, other=previous)
+        fresh = load_snapshot(index_snapshot, self.backbone_of, other=previous, memory=self.memory)
         is_same = (
             fresh.index_snapshot.manifest == previous.index_snapshot.manifest
             and fresh.degraded == previous.degraded
@@ -124,14 +132,14 @@ class GenerationLoader:
         raise BackboneUnavailable("; ".join(errors))
 
     def _load_backbone(self, name: str) -> QueryBackbone:
-        if name not in self.backbones:
-            self.backbones[name] = load_query_backbone(
+        if (backbone := self.backbones.get(name)) is None:
+            self.backbones[name] = backbone = load_query_backbone(
                 name,
                 self._settings.frames,
                 device=self._settings.query_device,
                 precision=self._settings.query_precision,
             )
-        return self.backbones[name]
+        return backbone
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
         """Read the current IDs of tasks, from the manifest on disk, whose shards differ from a snapshot's."""
@@ -166,7 +174,7 @@ class GenerationLoader:
             unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
                 try:
-                    snapshot = load_snapshot(index_snapshot, self.backbone_of, release_id)
+                    snapshot = load_snapshot(index_snapshot, self.backbone_of, release_id, memory=self.memory)
                 except Unavailable:
                     raise
                 except Exception as error:  # a broken release, or a full GPU, may raise anything
@@ -180,6 +188,14 @@ class GenerationLoader:
                 snapshot.degraded.update(dict.fromkeys(later, f"the served release is refused: {reason}"))
                 return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
         return None
+
+
+def _memory_limit() -> int:
+    """Read how many bytes of memory the machine has, or its container."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
 
 
 def _read_names(tasks: Sequence[str]) -> dict[str, str]:
@@ -199,8 +215,8 @@ _RETRY_SECONDS = 5
 class EarlierReleases:
     """Caches snapshots of earlier releases. Thread-safe."""
 
-    def __init__(self, words: LibraryWords, backbone_of: Callable[[ReleaseState], QueryBackbone]) -> None:
-        self._words, self._backbone_of = words, backbone_of
+    def __init__(self, words: LibraryWords, loader: GenerationLoader) -> None:
+        self._words, self._loader = words, loader
         self._cached: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED)  # by release ID
         self._lock = Lock()
 
@@ -234,7 +250,13 @@ class EarlierReleases:
             if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
                 raise _gone("The release of this list is no longer served.")
             try:
-                snapshot = load_snapshot(current.index_snapshot, self._backbone_of, release_id, other=current)
+                snapshot = load_snapshot(
+                    current.index_snapshot,
+                    self._loader.backbone_of,
+                    release_id,
+                    other=current,
+                    memory=self._loader.memory,
+                )
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{reason} intact: {error}.") from error
             except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full

@@ -6,15 +6,18 @@ result is its k best videos, and neither merging nor the bound on the k-th best 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 from cachetools import LRUCache
 
 from cinestrata_schemas.choice_types import QueryMode
@@ -22,15 +25,17 @@ from index.arrays import NO_HITS, Hits, Ids, Rows, Vectors, is_moment, video_ids
 from index.errors import ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
-from models.backbones.query_backbone import QueryBackbone
 from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.query_encoder import QueryEncoder, TokenizedText
+from models.errors import ModelError
 from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel, VisualScore
 from models.routing.router import Router, TextEvidence
 from service.core.errors import Unavailable
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile
+
+log = structlog.get_logger(__name__)
 
 Grouping = Callable[[Hits], Hits]
 Job = TypeVar("Job")
@@ -85,22 +90,79 @@ class ShardScan(NamedTuple):
     exclude: Sequence[int] = ()  # IDs to leave out
 
 
+class EncoderMemory:
+    """Keeps query encoders within a limit: the least recently used one leaves, and returns on demand. Thread-safe.
+
+    Args:
+        max_bytes: Limit on the weights of their backbones; one encoder always stays.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._used: WeakKeyDictionary[QueryVectorCache, float] = WeakKeyDictionary()  # time of the last use
+        self._lock = Lock()
+
+    def use(self, cache: QueryVectorCache, reopen: Callable[[], QueryEncoder]) -> QueryEncoder:
+        """Get a cache's encoder, which is opened again if it has left; raise Unavailable."""
+        with self._lock:
+            self._used[cache] = time.monotonic()
+            if (encoder := cache.opened) is None:
+                try:
+                    encoder = cache.opened = reopen()
+                except (ModelError, ShardStoreError, OSError) as error:
+                    raise Unavailable(
+                        f"An encoder can't be loaded: {error}", DEGRADED_RETRY_SECONDS
+                    ) from error
+                log.info("encoder_returned", backbone=encoder.backbone.name)
+            others = [each for each in self._used if each.opened and each is not cache]
+            others.sort(key=self._used.__getitem__)
+            while others and self._bytes() > self._max_bytes:
+                others.pop(0).opened = None
+            return encoder
+
+    def _bytes(self) -> int:
+        opened = [cache.opened for cache in self._used if cache.opened]
+        return sum(backbone.weight_bytes for backbone in {encoder.backbone for encoder in opened})
+
+
 class QueryVectorCache:
     """Encodes texts for tasks, and caches the most recently used tokens and vectors. Thread-safe.
 
     Cached vectors, and cached tokens, take about ``max_bytes`` each.
+
+    Args:
+        memory: Memory that the encoder shares with others, and a function that opens it again.
+
+    Attributes:
+        opened: The encoder; None if it has left the memory.
     """
 
-    def __init__(self, encoder: QueryEncoder, max_bytes: int = _CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        encoder: QueryEncoder,
+        max_bytes: int = _CACHE_BYTES,
+        memory: tuple[EncoderMemory, Callable[[], QueryEncoder]] | None = None,
+    ) -> None:
         def size_of(*arrays: npt.NDArray[Any]) -> int:
             return min(_OBJECT_BYTES + sum(array.nbytes for array in arrays), max_bytes)
 
-        self.encoder = encoder
+        self.opened: QueryEncoder | None = encoder
+        self._memory = memory
+        self.modes, self.profile_factor = encoder.modes, encoder.profile_factor
+        self.shares_text_encoding, self._shared_modes = encoder.shares_text_encoding, encoder.shared_modes
         self._lock = Lock()
         self._tokens: LRUCache[str, TokenizedText] = LRUCache(max_bytes, lambda text: size_of(*text))
         # By text, query mode and task; the task is "" if tasks share a vector.
         self._vectors: LRUCache[tuple[str, str, str], Vectors] = LRUCache(max_bytes, getsizeof=size_of)
         self._identities: dict[tuple[str, str], str | None] = {}
+
+    @property
+    def encoder(self) -> QueryEncoder:
+        """The query encoder, opened again if it has left the memory; raises Unavailable."""
+        if self._memory is None:
+            return cast(QueryEncoder, self.opened)
+        memory, reopen = self._memory
+        return memory.use(self, reopen)
 
     def clear(self) -> None:
         """Remove all cached texts."""
@@ -114,8 +176,9 @@ class QueryVectorCache:
             tokens = {text: cached for text in texts if (cached := self._tokens.get(text)) is not None}
         missing = [text for text in dict.fromkeys(texts) if text not in tokens]
         if missing:
-            new = dict(zip(missing, self.encoder.tokenize(missing), strict=True))
-            self.encoder.prepare_texts(list(new.values()))
+            encoder = self.encoder
+            new = dict(zip(missing, encoder.tokenize(missing), strict=True))
+            encoder.prepare_texts(list(new.values()))
             tokens |= new
             with self._lock:
                 self._tokens.update(new)
@@ -123,7 +186,7 @@ class QueryVectorCache:
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
         """Get the unit vector ``float32 [dim]`` of each (text, mode, task). One batch encodes those not cached."""
-        shared = self.encoder.shared_modes
+        shared = self._shared_modes
         keys = [(text, mode, "" if mode in shared else task) for text, mode, task in pairs]
         with self._lock:
             vectors = {key: cached for key in keys if (cached := self._vectors.get(key)) is not None}
@@ -139,7 +202,8 @@ class QueryVectorCache:
 
     def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
         """Encode texts for one task, ``float32 [n, dim]``, without caching them."""
-        return self.encoder.encode_pairs(self.encoder.tokenize(texts), [task] * len(texts), mode)
+        encoder = self.encoder
+        return encoder.encode_pairs(encoder.tokenize(texts), [task] * len(texts), mode)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         """Identify the parameters that encode texts for a task; None if a later release can change them."""
@@ -154,7 +218,7 @@ class ServedLineage:
     """The releases of one encoder, as a snapshot serves them."""
 
     release_id: str  # the newest one, which encodes queries
-    backbone: QueryBackbone
+    backbone_name: str
     query_vectors: QueryVectorCache
     visual_score: VisualScore  # conversion of cosines to log-odds; appends do not change it
     confidence_model: ConfidenceModel | None = None  # calibration of the release, with appended captions

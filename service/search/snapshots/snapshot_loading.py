@@ -18,6 +18,7 @@ from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
+from models.encoders.query_encoder import QueryEncoder
 from models.errors import BackboneUnavailable, ModelError, ReleaseError
 from models.releases.release_files import LINEAGE_FILES, SelfTest, read_lineage, read_self_test
 from models.releases.release_state import (
@@ -40,6 +41,7 @@ from service.search.snapshots.appended_captions import (
     read_appended_confidence,
 )
 from service.search.snapshots.search_snapshot import (
+    EncoderMemory,
     QueryVectorCache,
     QueryVectors,
     SearchSnapshot,
@@ -73,6 +75,7 @@ def load_snapshot(
     release_id: str | None = None,
     *,
     other: SearchSnapshot | None = None,
+    memory: EncoderMemory | None = None,
 ) -> SearchSnapshot:
     """Read the releases of an index snapshot, encode a first query, and check the releases' self-test queries.
 
@@ -85,6 +88,7 @@ def load_snapshot(
         load_backbone: Loads the backbone of a release.
         release_id: ID of a release in the manifest; the served one by default.
         other: Snapshot of the same library. Releases never change, so those that it has are not read again.
+        memory: Memory that the encoders of several lineages share; None: all stay.
 
     Raises:
         ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable shard.
@@ -106,7 +110,10 @@ def load_snapshot(
     loaded: list[_LoadedLineage] = []
     for lineage in lineages:
         try:
-            loaded.append(_load_lineage(index_snapshot, lineage, load_backbone, reader, degraded, other))
+            shared = memory if len(lineages) > 1 else None
+            loaded.append(
+                _load_lineage(index_snapshot, lineage, load_backbone, reader, degraded, other, shared)
+            )
         except (ModelError, ShardStoreError, OSError, MemoryError, RuntimeError) as error:
             is_newest = lineage.releases[0] == release_id
             if len(lineages) == 1 or (is_newest and not isinstance(error, BackboneUnavailable)):
@@ -132,7 +139,7 @@ def load_snapshot(
     uncounted = frozenset[str]().union(*(part.release.uncounted for part in loaded))
     previous = other.appended_profiles if other else {}
     appended = appended_profiles(shards, _profile_factors(lineage_of), previous, uncounted)
-    modes = loaded[0].served.query_vectors.encoder.modes
+    modes = loaded[0].served.query_vectors.modes
     shard_releases = {task: manifest.shards[task].release for task in shards}
     snapshot = SearchSnapshot(
         index_snapshot=index_snapshot,
@@ -169,6 +176,7 @@ def _load_lineage(
     reader: SnapshotLineage,
     degraded: dict[str, str],
     other: SearchSnapshot | None,
+    memory: EncoderMemory | None,
 ) -> _LoadedLineage:
     """Open a lineage's shards and its query encoder, and check the encoder; ``degraded`` gets shards left out."""
     release_id = lineage.releases[0]
@@ -190,13 +198,18 @@ def _load_lineage(
     before = next((other.lineages[task] for task in shards if other and task in other.lineages), None)
     broken: dict[str, str] = {}
     pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
-    backbone = load_backbone(release)
     encoder = open_query_encoder(
-        backbone, release, pinned, before.query_vectors.encoder if before else None, checked
+        load_backbone(release), release, pinned, before.query_vectors.opened if before else None, checked
     )
     degraded |= broken
     searchable = [task for task in shards if task not in degraded and task not in reader.broken]
-    query_vectors = QueryVectorCache(encoder)
+
+    def reopen() -> QueryEncoder:
+        state = read_query_release(folder, read_parent=reader)
+        again = pinned_query_releases(index_snapshot, release_id, state, {})
+        return open_query_encoder(load_backbone(state), state, again)
+
+    query_vectors = QueryVectorCache(encoder, memory=None if memory is None else (memory, reopen))
     for mode in encoder.modes:
         new = [task for task in searchable if mode != "pinned" or task not in checked]
         vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or searchable])
@@ -208,7 +221,7 @@ def _load_lineage(
     check_self_test(folder, release_id, query_vectors, tested, encoder.modes)
     served = ServedLineage(
         release_id=release_id,
-        backbone=backbone,
+        backbone_name=encoder.backbone.name,
         query_vectors=query_vectors,
         visual_score=(release.confidence and release.confidence.visual) or DEFAULT_VISUAL_SCORE,
         confidence_model=release.confidence,
@@ -218,7 +231,7 @@ def _load_lineage(
 
 
 def _profile_factors(lineages: Mapping[str, ServedLineage]) -> dict[str, float]:
-    return {task: each.query_vectors.encoder.profile_factor for task, each in lineages.items()}
+    return {task: each.query_vectors.profile_factor for task, each in lineages.items()}
 
 
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:

@@ -65,7 +65,7 @@ class SnapshotManager:
         self.last_error: str | None = None
         self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
-        self._earlier = EarlierReleases(self._words, self._loader.backbone_of)
+        self._earlier = EarlierReleases(self._words, self._loader)
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
         self._loaded_stamp: tuple[int, int, int] | None = None
@@ -369,7 +369,7 @@ def _is_ready(task: str) -> bool:
 def _describe_snapshot(snapshot: SearchSnapshot) -> dict[str, str]:
     """Name the encoders, and the release that an operator pinned; report the progress of shard verification."""
     manifest, unread = snapshot.index_snapshot.manifest, snapshot.index_snapshot.unverified_segments
-    names = [lineage.backbone.name for lineage in snapshot.lineages.values()]
+    names = [lineage.backbone_name for lineage in snapshot.lineages.values()]
     counts = {name: f"{name} ({names.count(name)} domains)" for name in names}
     checks = {"encoders": ", ".join(counts.values())}
     if snapshot.is_pinned:

@@ -165,7 +165,7 @@ def start_searches(
         "search": 0.0,
         "merge": 0.0,
     }
-    is_shared = all(each.encoder.shares_text_encoding for each in encoders)
+    is_shared = all(each.shares_text_encoding for each in encoders)
     limits = SHARED_ENCODING if is_shared else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
     for request, searched, (mode, calibrations), query, (unbounded_weights, bounded, evidence) in zip(

@@ -234,7 +234,8 @@ def _scores(
         snapshot.release_folder(snapshot.release_id),
         read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
-    encoder = open_query_encoder(service.snapshots.current().lineages[task].backbone, current, states)
+    backbone = service.snapshots.current().lineages[task].query_vectors.encoder.backbone
+    encoder = open_query_encoder(backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 
 

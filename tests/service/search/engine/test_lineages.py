@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -15,8 +16,10 @@ from models.backbones.backbone_loading import tiny_backbone
 from models.encoders import encoder_registry
 from models.errors import BackboneUnavailable
 from models.routing.confidence_model import ConfidenceModel, VisualScore
+from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
+from service.search.snapshots import generation_loader
 from service.search.snapshots.snapshot_loading import load_snapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
@@ -148,6 +151,29 @@ def test_missing_encoder_degrades_its_domains_until_it_returns(
     pass_retry_interval()
     assert service.snapshots.refresh()
     assert service.search("a red taxi").degraded == {}
+
+
+def test_encoders_beyond_the_memory_return_on_demand(
+    second: Library, configured: Settings, loadable: dict[str, Backbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = SearchEngine(configured)
+    expected.snapshots.refresh()
+    monkeypatch.setattr(generation_loader, "_memory_limit", lambda: 0)
+    service = SearchEngine(configured)
+    assert service.snapshots.refresh()
+    for text in TEXTS:
+        assert _search(service, text) == _search(expected, text)
+        caches = [lineage.query_vectors for lineage in service.snapshots.current().distinct_lineages]
+        assert sum(cache.opened is not None for cache in caches) == 1
+    assert not service.snapshots.refresh_captions()
+    service.search("an owl", task="birds")
+    del loadable["other"]
+    gc.collect()  # a backbone in torch refers to itself
+    with pytest.raises(Unavailable, match="backbone 'other' has no weights"):
+        service.search("a taxi that nobody has seen", task="cars")
+    assert service.search("an owl that nobody has seen", task="birds").results
+    expected.close()
+    service.close()
 
 
 def test_earlier_release_restricts_every_lineage(
