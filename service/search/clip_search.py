@@ -117,7 +117,7 @@ class ClipSearch:
             decode_ms = encode_ms = 0.0
             vectors: dict[str, Vectors] = {}
             broken: dict[str, str] = {}
-            for lineage in dict.fromkeys(map(snapshot.lineages.__getitem__, tasks)):
+            for lineage in snapshot.lineages_of(tasks):
                 of_lineage = [task for task in tasks if snapshot.lineages[task] is lineage]
                 try:
                     towers = lineage.query_vectors.encoder.backbone.towers()  # the first clip loads them

@@ -189,6 +189,8 @@ def test_append_requires_pinned_release(
     for change in ({"release": adopt(store, "another").id}, {"fingerprint": "another"}):
         with pytest.raises(ShardInvalid, match="embed with that one"):
             store.append(extend(store, "a", range(5, 7), **change))
+    with pytest.raises(ShardInvalid, match="9 dimensions, those of the task have 8"):
+        store.append(replace(extend(store, "a", range(5, 7)), dim=9))
     with pytest.raises(ShardInvalid, match="ID 4 already belongs to task a"):
         store.append(extend(store, "a", range(4, 7)))
     with pytest.raises(ShardInvalid, match="not published"):

@@ -233,13 +233,9 @@ class QueryVectors:
     def __init__(self, caches: Mapping[str, QueryVectorCache]) -> None:
         self._caches = caches  # by task ID
 
-    def caches(self, tasks: Iterable[str]) -> list[QueryVectorCache]:
-        """List the distinct caches of tasks."""
-        return list(dict.fromkeys(map(self._caches.__getitem__, tasks)))
-
     def clear(self) -> None:
         """Remove all cached texts."""
-        for cache in self.caches(self._caches):
+        for cache in self._caches.values():
             cache.clear()
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
@@ -296,6 +292,17 @@ class SearchSnapshot:
         """The lineages, in the order of their first tasks."""
         return tuple(dict.fromkeys(self.lineages.values()))
 
+    def lineages_of(self, tasks: Iterable[str]) -> Sequence[ServedLineage]:
+        """List the distinct lineages of tasks."""
+        if len(self.distinct_lineages) == 1:
+            return self.distinct_lineages
+        return list(dict.fromkeys(map(self.lineages.__getitem__, tasks)))
+
+    def _positions(self, tasks: Sequence[str], lineage: ServedLineage) -> list[int]:
+        if len(self.distinct_lineages) == 1:
+            return list(range(len(tasks)))
+        return [position for position, task in enumerate(tasks) if self.lineages[task] is lineage]
+
     @cached_property
     def lineage_indices(self) -> npt.NDArray[np.intp]:
         """Index of each searchable task's lineage in :attr:`distinct_lineages`, ``[T]``."""
@@ -347,35 +354,26 @@ class SearchSnapshot:
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
             indices = np.array([self.router_indices[task] for task in task_ids], np.int64)
-            positions: dict[ServedLineage, list[int]] = {}
-            for position, task in enumerate(task_ids):
-                positions.setdefault(self.lineages[task], []).append(position)
+            columns = {each: self._positions(task_ids, each) for each in self.lineages_of(task_ids)}
             captions = np.zeros((len(numbers), len(task_ids)), np.float32)
-            for lineage, columns in positions.items():
+            for lineage, positions in columns.items():
                 tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
-                evidence = lineage.query_vectors.encoder.routing_evidence(
-                    tokens, [task_ids[column] for column in columns]
-                )
+                of_lineage = [task_ids[position] for position in positions]
+                evidence = lineage.query_vectors.encoder.routing_evidence(tokens, of_lineage)
                 if evidence is not None:
-                    captions[:, columns] = evidence
+                    captions[:, positions] = evidence
             for row, number in enumerate(numbers):
-                parts: dict[ServedLineage, TextEvidence] = {}
-                if len(positions) == 1:
-                    log_weights, bounded, parts[lineage] = self.router.route(
-                        tokens[row].pieces, indices, captions[row]
+                pieces, parts = tokens[row].pieces, dict[ServedLineage, TextEvidence]()
+                log_weights = np.empty(len(task_ids), np.float32)
+                for lineage, positions in columns.items():
+                    log_weights[positions], bounded, parts[lineage] = self.router.route(
+                        pieces, indices[positions], captions[row, positions]
                     )
-                    order = np.argsort(
-                        -log_weights, kind="stable"
-                    )  # tasks with equal weights keep their order
-                else:
-                    log_weights = np.empty(len(task_ids), np.float32)
-                    for lineage, columns in positions.items():
-                        log_weights[columns], _, parts[lineage] = self.router.route(
-                            tokens[row].pieces, indices[columns], captions[row, columns]
-                        )
-                        captions[row, columns] -= captions[row, columns].max()
-                    overall, bounded, _ = self.router.route(tokens[row].pieces, indices, captions[row])
-                    order = np.argsort(-overall, kind="stable")
+                    captions[row, positions] -= captions[row, positions].max()
+                overall = log_weights
+                if len(columns) > 1:
+                    overall, bounded, _ = self.router.route(pieces, indices, captions[row])
+                order = np.argsort(-overall, kind="stable")  # tasks with equal weights keep their order
                 sorted_weights = zip(order.tolist(), log_weights[order].tolist(), strict=True)
                 weights = {task_ids[index]: weight for index, weight in sorted_weights}
                 routing[number] = Routing(weights, bounded[order], parts)

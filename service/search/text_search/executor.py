@@ -152,7 +152,7 @@ def start_searches(
     ]
     looked_up = time.perf_counter()
     query_texts = [query.text for query in words]
-    encoders = snapshot.query_vectors.caches(dict.fromkeys(chain(*tasks)))
+    encoders = [lineage.query_vectors for lineage in snapshot.lineages_of(chain(*tasks))]
     for encoder in encoders:
         encoder.tokens(query_texts)
     encoded = time.perf_counter()
@@ -269,7 +269,7 @@ def _resolve_mode(
     Raises InvalidInput if the release does not offer the requested mode, or lacks a calibration that the request needs.
     """
     mode = snapshot.served_mode if request.mode is None else request.mode
-    lineages = dict.fromkeys(map(snapshot.lineages.__getitem__, tasks))
+    lineages = snapshot.lineages_of(tasks)
     models = {each: each.confidence_model for each in lineages if each.confidence_model is not None}
     if mode not in snapshot.modes:
         raise InvalidInput.at(
