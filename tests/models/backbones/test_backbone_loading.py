@@ -13,13 +13,13 @@ from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from benchmarks.encoders.encoder_contract import write_open_clip
 from models.backbones import has_open_blocks, open_clip_backbone
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.open_clip_backbone import clip_tokenizer, small_tokenizer
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable
+from tests.models.backbones.encoder_contract import write_open_clip
 from tests.random_frames import random_frames
 
 PLAIN = {

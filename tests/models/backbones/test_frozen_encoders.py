@@ -34,13 +34,6 @@ from transformers import (
     SiglipModel,
 )
 
-from benchmarks.encoders.encoder_contract import (
-    TEXTS,
-    WORDS,
-    check_contract,
-    write_open_clip,
-    write_tokenizer,
-)
 from benchmarks.rivals import start_method
 from media.pyav_decoding import fit_picture
 from models.backbones import has_open_blocks
@@ -50,6 +43,13 @@ from models.errors import BackboneUnavailable, BackboneUnsupported
 from models.releases.release_files import write_release
 from service.core.settings import METHOD_NAMES
 from service.tasks.ingestion_checks import find_method_error
+from tests.models.backbones.encoder_contract import (
+    TEXTS,
+    WORDS,
+    check_contract,
+    write_open_clip,
+    write_tokenizer,
+)
 from tests.random_frames import random_frames
 
 VIT = {"image_size": 32, "layers": 2, "width": 64, "patch_size": 16}

@@ -1,1 +1,0 @@
-"""Whether frozen encoders keep their contract, with random weights."""
