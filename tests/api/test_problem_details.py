@@ -51,7 +51,12 @@ def test_unknown_query_parameter_returns_422(client: TestClient, path: str, name
             "videos[0].transcript[0].txt",
             "Did you mean 'text'?",
         ),
-        ("/tasks", {"videos": [], "zzz": 1}, "zzz", "Known fields: method, name, settings, videos."),
+        (
+            "/tasks",
+            {"videos": [], "zzz": 1},
+            "zzz",
+            "Known fields: backbone, method, name, settings, videos.",
+        ),
         ("/tasks/tsk_1/videos", {"video": []}, "video", "Did you mean 'videos'?"),
         ("/search", {"queries": [{"q": "a", "min_durtion": 3}]}, "queries[0].min_durtion", "Did you mean"),
     ],

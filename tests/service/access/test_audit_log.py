@@ -53,7 +53,8 @@ def test_changes_of_tasks_and_videos_are_recorded_with_their_actor(
     assert {(e.actor, e.actor_kind, e.address, e.request_id) for e in entries} == {
         ("ada", "user", "10.0.0.7", "req-1")
     }
-    assert entries[0].details == {"name": "birds", "method": task.method, "videos": 2}
+    facts = {"name": "birds", "method": task.method, "backbone": task.backbone, "videos": 2}
+    assert entries[0].details == facts
     assert (entries[1].target, entries[1].details) == (video, {"task": task.id, "fields": ["captions"]})
     assert entries[2].details == {"videos": [other], "number": 1}
     assert all(datetime.now(UTC) - entry.at < timedelta(minutes=5) for entry in entries)
