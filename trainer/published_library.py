@@ -114,6 +114,11 @@ class Library:
         identifier = self.continued_release(state.tasks[:-1])
         return ParentRelease(identifier, len(state.tasks) - 1) if identifier else None
 
+    def serves(self, task: ReleaseTask) -> bool:
+        """Check whether a task's shard is the one that a release has learned; an upgrade replaces it by another."""
+        shard = self.manifest.shards.get(task.task_id)
+        return shard is not None and shard.fingerprint == task.fingerprint
+
     def pinned_releases(self, tasks: Iterable[ReleaseTask]) -> dict[str, ReleaseState]:
         """Read the releases that the shards of some tasks pin, for encoding queries, by task ID; without profiles."""
         pinned: dict[str, ReleaseState] = {}

@@ -115,7 +115,8 @@ def prepare_method(
 ) -> Method:
     """Construct the method that learns a task, in the state of the newest release that it can continue.
 
-    One of the same method comes first. If the method can continue none, it starts another lineage.
+    One of the same method comes first. If the method can continue none, it starts another lineage. An upgrade continues
+    no release that has learned the task before.
 
     A task without training captions is only indexed: with the newest release of the backbone as it is, whatever method
     the task names, or with the unchanged backbone if it has no release.
@@ -123,7 +124,11 @@ def prepare_method(
     Raises:
         MethodError: The method or a setting is unknown.
     """
-    newest = [lineage.releases[0] for lineage in library.lineages]
+    newest = [
+        lineage.releases[0]
+        for lineage in library.lineages
+        if all(learned.task_id != task.task_id for learned in lineage.tasks)  # before its upgrade
+    ]
     descriptions = {identifier: library.description(identifier) for identifier in newest}
     if not task.pairs:
         for identifier, release in descriptions.items():
@@ -161,7 +166,7 @@ def train_task(
         TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
         MethodError, ReplicaKilled: See :func:`trainer.training_replicas.training_group`.
     """
-    learned = {each.task_id for each in method.learned_tasks}
+    learned = {each.task_id for each in method.learned_tasks if library.serves(each)}
     previous = library.continued_release(method.learned_tasks)
     run = run_identity(
         task.task_id,
@@ -252,7 +257,8 @@ def readable_shards(
 ) -> Iterator[tuple[int, str, ShardVectors]]:
     """Yield the row, ID and vectors of each task with a readable shard; ``vectors`` belong to the newest one."""
     for row, task in enumerate(state.tasks):
-        shard = vectors if task.task_id == newest else library.shard(task.task_id)
+        published = library.shard(task.task_id) if library.serves(task) else None
+        shard = vectors if task.task_id == newest else published
         if shard is not None:
             yield row, task.task_id, shard
 
@@ -260,7 +266,8 @@ def readable_shards(
 def _self_test(
     encoder: QueryEncoder, library: Library, state: ReleaseState, ids: Ids, vectors: npt.NDArray[np.float32]
 ) -> SelfTest:
-    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-MAX_TESTED_OLDER_TASKS:]}
+    served = [task for task in state.tasks[:-1] if library.serves(task)]
+    older = {task.task_id: library.shard(task.task_id) for task in served[-MAX_TESTED_OLDER_TASKS:]}
     return make_self_test(
         encoder,
         state.tasks[-1].task_id,

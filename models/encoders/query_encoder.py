@@ -11,6 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import ClassVar, NamedTuple
 
@@ -49,12 +50,23 @@ class QueryEncoderInputs:
     def pinned_release(self, task: str) -> ReleaseState:
         """Look up the release that made a task's shard.
 
+        After the task's upgrade, a release of another lineage searches it, and this one takes its place.
+
         Raises:
             ReleaseError: The release is missing.
         """
         if task not in self.pinned:
             raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
-        return self.pinned[task]
+        pinned = self.pinned[task]
+        if pinned is not self.release:
+            learned = next((each for each in pinned.tasks if each.task_id == task), None)
+            if learned is not None and learned.fingerprint != self._fingerprints[task]:
+                return self.release
+        return pinned
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {task.task_id: task.fingerprint for task in self.release.tasks}
 
 
 class QueryEncoder(ABC):

@@ -102,6 +102,8 @@ def load_snapshot(
     later = set(manifest.releases_after(release_id))
     reader = SnapshotLineage(index_snapshot, other.contributions if other else {})
     lineages = find_lineages((release for release in manifest.releases if release not in later), reader)
+    # One whose domains were all upgraded needs no encoder.
+    lineages = [each for each in lineages if _served_tasks(index_snapshot, each)] or lineages[:1]
     task_names = {task.task_id: task.name for lineage in lineages for task in lineage.tasks}
     degraded: dict[str, str] = {}
     if release_id == index_snapshot.release_id:
@@ -195,7 +197,7 @@ def _load_lineage(
             shards[task] = shard
     entries = index_snapshot.manifest.shards
     checked = {task for task in shards if other and other.shard_releases.get(task) == entries[task].release}
-    before = next((other.lineages[task] for task in shards if other and task in other.lineages), None)
+    before = next((other.lineages[task] for task in shards if other and task in checked), None)
     broken: dict[str, str] = {}
     pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
     encoder = open_query_encoder(
