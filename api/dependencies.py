@@ -158,7 +158,7 @@ class VideoListParameters(PageParameters):
 
 class TaskListParameters(_CursorParameters):
     state: list[TaskState] | None = optional("Only in this state; repeatable.")
-    kind: TaskKind | None = optional("Only domains, or only appends to domains.")
+    kind: TaskKind | None = optional("Only domains, only appends to domains, or only upgrades of domains.")
     into: _Text | None = optional("Only appends to this domain (name or ID).")
     method: _Text | None = optional("Only tasks with this learning method.")
     text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")

@@ -98,7 +98,7 @@ class ShardReader(StoreFolder):
         Raises:
             ManifestError, ShardInvalid: The manifest or a segment's IDs cannot be trusted.
         """
-        stored = [self.segment_ids(entry) for entry in self.manifest().all_segments()]
+        stored = [self.segment_ids(entry) for entry in self.manifest().kept_segments()]
         return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)
 
     def _vector_store_of(self, entry: SegmentEntry) -> VectorStore:

@@ -166,9 +166,9 @@ class ShardStore(ShardReader):
                 sync(self.root)  # the process that published it may have died before its own sync
                 return current
             self._validator.require_release(release)
-            manifest = replace(
-                current, release=release.id, releases={**current.releases, release.id: release}
-            )
+            # The same upgrade again, after it was undone, has the same release, which others may continue.
+            newest = current.release if release.id in current.releases else release.id
+            manifest = replace(current, release=newest, releases={**current.releases, release.id: release})
             for shard in new:
                 before = _without_shard(manifest, shard.task) if upgrades else manifest
                 self._validator.require_new_shard(shard, before)

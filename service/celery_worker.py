@@ -42,7 +42,7 @@ from service.library.alerts import evaluate_alerts
 from service.storage import video_files
 from service.storage.library_files import check_data_folder, disk_space
 from service.syncs import registered_syncs
-from service.tasks import broker, lifecycle, probing, upload_store, uploaded_videos
+from service.tasks import broker, lifecycle, probing, upgrades, upload_store, uploaded_videos
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due
 from service.webhooks.deliveries import DeliveryThread
@@ -226,6 +226,7 @@ class MaintenanceThread(threading.Thread):
                         log.info("orphan_uploads_removed", uploads=removed)
                     if expired := upload_store.sweep_incoming():
                         log.info("expired_uploads_removed", uploads=len(expired))
+                    upgrades.settle_old_upgrades()
                     if unfinished := sweep_unfinished_snapshots():
                         log.info("unfinished_snapshots_removed", folders=unfinished)
                     with session_scope(write=True) as session:

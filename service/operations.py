@@ -165,7 +165,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
                 id=task.id,
                 name=task.name,
                 state=task.state,
-                kind="append" if task.into else "domain",
+                kind="upgrade" if task.upgrades else "append" if task.into else "domain",
                 videos=task.counts.videos,
             )
             for task in task_details(session, waiting[:_QUEUED])

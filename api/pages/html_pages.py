@@ -85,7 +85,7 @@ def admin_page(request: Request) -> Response:
 @requires("search", page=True)
 def domain_page(request: Request, task_id: str) -> Response:
     """Show a domain's page, whose script reports an unknown ID."""
-    return render_page(request, "domain.html", id=task_id)
+    return render_page(request, "domain.html", id=task_id, default_backbone=library_backbone())
 
 
 @router.api_route("/watch/{video_id}", methods=PAGE_METHODS, response_class=HTMLResponse)

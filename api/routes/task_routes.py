@@ -28,13 +28,21 @@ from api.request_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, api_link
 from api.request_threads import StreamLimit, run_long
 from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskEvent, TaskSpec
+from cinestrata_schemas.tasks import (
+    AppendSpec,
+    RelearnSpec,
+    RetrySpec,
+    TaskDetails,
+    TaskEvent,
+    TaskSpec,
+    UpgradeSpec,
+)
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
 from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
-from service.tasks import commands, task_storage
+from service.tasks import commands, task_storage, upgrades
 from service.tasks.commands import create_sample_task
 from service.tasks.idempotency import CreateOutcome
 
@@ -109,7 +117,7 @@ async def append_videos(
 def list_tasks(
     request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
 ) -> Response:
-    """List tasks, by default in queue order. `into` is null for domains, and set for appends.
+    """List tasks, by default in queue order. `into` is null for domains, and set for appends and upgrades.
 
     With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
@@ -162,6 +170,36 @@ def relearn_task(
         task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
     )
     return _answer(request, response, outcome)
+
+
+@router.post("/{task_id}/upgrade", status_code=202, operation_id="upgrade_task")
+@requires("ingest")
+def upgrade_task(task_id: str, spec: UpgradeSpec | None = None) -> TaskDetails:
+    """Learn a domain again with another backbone or method, from the files that its videos were added from.
+
+    The response is a separate task; its `into` is the ID of the domain, and its `upgrades` is true. Until it is ready,
+    the domain stays searchable as it is. IDs, captions, metadata, feedback and moments stay; appended videos are
+    learned, too. If files are gone, the task fails and names some of them. `progress.upgrade` of the ready task has the
+    recall before and after.
+    """
+    return upgrades.upgrade_domain(task_id, spec or UpgradeSpec())
+
+
+@router.post("/{task_id}/upgrade/undo", operation_id="undo_upgrade")
+@requires("ingest")
+def undo_upgrade(task_id: str) -> TaskDetails:
+    """Undo a domain's upgrade, until it is accepted or 14 days old. Videos deleted since then stay deleted.
+
+    Once videos were appended, it can't be undone; upgrade the domain to its previous backbone instead.
+    """
+    return upgrades.undo_upgrade(task_id)
+
+
+@router.post("/{task_id}/upgrade/accept", operation_id="accept_upgrade")
+@requires("ingest")
+def accept_upgrade(task_id: str) -> TaskDetails:
+    """Keep a domain's upgrade for good, so that the space of its previous vectors becomes free."""
+    return upgrades.accept_upgrade(task_id)
 
 
 @router.delete("/{task_id}/videos", operation_id="delete_videos")

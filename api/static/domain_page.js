@@ -21,25 +21,29 @@ import { isFinal } from "./task_states.js";
 const POLL_MILLISECONDS = 4000;
 const MAX_APPENDS = 20; // read for the page, newest first
 const SHOWN_APPENDS = 3;
-const page = { task: null, pinned: null, appends: [], hasEarlierAppends: false, shown: "" };
+const page = { task: null, pinned: null, appends: [], upgrades: [], hasEarlierAppends: false, shown: "" };
 
 watchHealth();
 page.pinned = await loadLibraryState();
 await load();
 setInterval(() => {
-  const isChanging = page.task && [page.task, ...page.appends].some((task) => !isFinal(task));
+  const isChanging =
+    page.task && [page.task, ...page.appends, ...page.upgrades].some((task) => !isFinal(task));
   if (isChanging && !document.hidden) load();
 }, POLL_MILLISECONDS);
 
 async function load() {
   try {
     const id = encodeURIComponent(pageId());
-    const [task, appends] = await Promise.all([
-      api(`/tasks/${id}`),
-      readPage(`/tasks?into=${id}&sort=-position&limit=${MAX_APPENDS}`).catch(() => ({ entries: [] })),
-    ]);
+    const readTasks = (kind) =>
+      readPage(`/tasks?into=${id}&kind=${kind}&sort=-position&limit=${MAX_APPENDS}`).catch(() => ({
+        entries: [],
+      }));
+    const requests = [api(`/tasks/${id}`), readTasks("append"), readTasks("upgrade")];
+    const [task, appends, upgrades] = await Promise.all(requests);
     if (task.into) return location.replace(domainPath(task.into));
-    Object.assign(page, { task, appends: appends.entries, hasEarlierAppends: Boolean(appends.next) });
+    const hasEarlierAppends = Boolean(appends.next);
+    Object.assign(page, { task, appends: appends.entries, upgrades: upgrades.entries, hasEarlierAppends });
     draw();
   } catch (error) {
     if (!page.task) showMissing(error);
@@ -64,7 +68,7 @@ function draw() {
   drawHead(task);
   drawGlance(task, appends);
   // A poll that changes nothing must not close dialogs, lose the focus or repeat searches.
-  const state = JSON.stringify([task.state, task.counts, appends.map(({ state }) => state)]);
+  const state = JSON.stringify([task.state, task.counts, task.release, appends.map(({ state }) => state)]);
   if (state === page.shown) return;
   page.shown = state;
   showVideos(task, {
@@ -143,7 +147,43 @@ function drawGlance(task, appends) {
   setText($("learned"), isLearned ? timeAgo(task.finished_at) : "–");
   setText($("learned-note"), isLearned ? learnedNote(task) : "Not learned yet.");
   setText($("appended"), count(counts.appended, "video"));
+  drawUpgrade(task, page.upgrades[0]);
   drawAppends(task, appends);
+}
+
+/** Show the last upgrade with its recall, or offer one to the backbone of new domains. */
+function drawUpgrade(task, last) {
+  const outcome = last?.progress.upgrade;
+  const lines = [];
+  if (last && !isFinal(last)) lines.push(`Upgrade to ${last.backbone}: ${last.progress.stage}`);
+  else if (last?.state === "failed") lines.push(`The upgrade to ${last.backbone} failed: ${last.error}`);
+  else if (outcome && outcome.status !== "undone") {
+    const recalls = [outcome.r1_before, outcome.r1_after].map((r1) => (r1 == null ? "–" : percent(r1)));
+    lines.push(`Upgraded from ${outcome.backbone}: recall@1 ${recalls.join(" → ")}.`);
+  }
+  const isIdle =
+    task.state === "ready" && task.counts.accepted && (!last || isFinal(last)) && isPermitted("ingest");
+  const { backbone } = document.querySelector("[data-backbone]").dataset;
+  const buttons = [];
+  if (isIdle && outcome?.status === "undoable")
+    buttons.push(["Undo the upgrade", "/undo"], ["Keep it", "/accept"]);
+  if (isIdle && task.backbone !== backbone) buttons.push([`Upgrade to ${backbone}`, ""]);
+  const state = JSON.stringify([lines, buttons]);
+  if ($("upgrade-note").dataset.shown === state) return; // a poll keeps the focus of the button
+  $("upgrade-note").dataset.shown = state;
+  $("upgrade-note").replaceChildren(
+    ...lines.map((textContent) => el("div", { textContent })),
+    ...buttons.map(([text, route]) => button(text, () => changeBackbone(task, route))),
+  );
+}
+
+async function changeBackbone(task, route) {
+  try {
+    await api(`/tasks/${encodeURIComponent(task.id)}/upgrade${route}`, { method: "POST" });
+    await load();
+  } catch (error) {
+    announce(error.message);
+  }
 }
 
 function learnedNote(task) {

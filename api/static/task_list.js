@@ -177,7 +177,9 @@ class TaskRow {
         "span",
         { className: "name" },
         this.link,
-        task.into ? el("span", { className: "pill", textContent: "append" }) : null,
+        task.into
+          ? el("span", { className: "pill", textContent: task.upgrades ? "upgrade" : "append" })
+          : null,
       ),
       stateCell,
       el(

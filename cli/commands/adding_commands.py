@@ -1,4 +1,4 @@
-"""``cinestrata ingest``, ``sync``, ``syncs`` and ``relearn``; pydantic and numpy are loaded when a command runs."""
+"""``cinestrata ingest``, ``sync``, ``relearn`` and ``upgrade``; pydantic and numpy are loaded when a command runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-from cinestrata_schemas.tasks import RelearnSpec
+from cinestrata_schemas.tasks import RelearnSpec, UpgradeSpec
 from cinestrata_schemas.uris import is_source_uri
 from cli.console import (
     LEFT_OUT,
@@ -195,6 +195,61 @@ def relearn(
     report_created(
         client, client.relearn_task(find_task(client, domain).id, body=RelearnSpec(name=name)), wait
     )
+
+
+@app.command()
+def upgrade(
+    domain: Annotated[str | None, typer.Argument(help="Name or ID of the domain.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Encoder of frames and texts (default: the service's).")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Learning method (default: the domain's).")] = None,
+    assignments: MethodSettings = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Upgrade all domains that are on another backbone, one by one.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the domain's last upgrade.")] = False,
+    accept: Annotated[
+        bool,
+        typer.Option("--accept", help="Keep the upgrade for good, and free the space of the old vectors."),
+    ] = False,
+    wait: Wait = True,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Learn a domain again with another backbone or method. It stays searchable meanwhile.
+
+    Exits with status 1 if an upgrade does not become ready. The domain then stays as it was.
+    """
+    from cinestrata_client import ConflictError
+    from cli.commands.task_commands import find_task, report_created
+
+    if (domain is None) != every or undo + accept + bool(backbone or method or assignments or every) > 1:
+        refuse_call(
+            "Name a domain, or pass --all; --undo and --accept cannot be combined with anything else.",
+            "Example: cinestrata upgrade street --backbone lite2",
+        )
+    client = connect(url, data)
+    spec = UpgradeSpec(backbone=backbone, method=method, settings=parse_settings(assignments or ()))
+    if domain is None:
+        failures = 0
+        for task in client.list_tasks(kind="domain", state=["ready"]):
+            if task.counts.accepted:
+                try:
+                    report_created(client, client.upgrade_task(task.id, body=spec), wait)
+                except ConflictError as error:  # for example, it has this backbone already
+                    console.print(f"{task.name}: {error.detail}")
+                except typer.Exit:
+                    failures += 1
+        raise typer.Exit(min(failures, 1))
+    task = find_task(client, domain)
+    if undo or accept:
+        task = client.undo_upgrade(task.id) if undo else client.accept_upgrade(task.id)
+        print_json(task)
+        console.print(f"{task.name}: backbone {task.backbone}, method {task.method}")
+        return
+    report_created(client, client.upgrade_task(task.id, body=spec), wait)
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -113,7 +113,8 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
     Exits with status 1 if the followed task does not become ready.
     """
     videos = "1 video" if task.counts.videos == 1 else f"{task.counts.videos} videos"
-    console.print(f"{_title(task)}: {task.id}, {videos}")
+    what = f"to {task.backbone}, method {task.method}" if task.upgrades else videos
+    console.print(f"{_title(task)}: {task.id}, {what}")
     if wait:
         task = follow(client, [task.id])[0]
     else:
@@ -121,6 +122,12 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
     print_json(task)
     if wait and task.state != "ready":
         raise typer.Exit(1)
+    if wait and (upgrade := task.progress.upgrade):
+        recalls = [
+            "not measured" if r1 is None else f"{r1:.1%}" for r1 in (upgrade.r1_before, upgrade.r1_after)
+        ]
+        console.print(f"Recall@1 within the domain: {recalls[0]} before, {recalls[1]} now.")
+        console.print(f"To go back, within 14 days: cinestrata upgrade {task.into} --undo")
     if wait and task.counts.test:  # an append usually holds out none
         held_out = "1 video is" if task.counts.test == 1 else f"{task.counts.test:,} videos are"
         console.print(f"{held_out} held out to measure recall.")
@@ -159,7 +166,13 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
     progress = task.progress
     if task.error:
         yield Text(f"{_title(task)}: {task.error}", style="red")
-    if with_rejected and task.state == "ready" and task.into and not task.counts.appended:
+    if (
+        with_rejected
+        and task.state == "ready"
+        and task.into
+        and not task.upgrades
+        and not task.counts.appended
+    ):
         yield Text(f"{_title(task)}: nothing to add, {task.counts.rejected} rejected")
     if with_rejected and task.state in FINAL_STATES:
         yield from map(Text, _rejected_lines(task))

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     inspect,
     text,
 )
@@ -139,7 +140,7 @@ class EditCounter(Base):
 
 
 class Task(Base):
-    """A domain of videos, from arrival to ready; or an append, which adds videos to a learned domain's shard."""
+    """A domain of videos, from arrival to ready; or an append to a learned domain's shard, or an upgrade of it."""
 
     __tablename__ = "tasks"
     __table_args__ = (
@@ -182,7 +183,11 @@ class Task(Base):
     learned_order: Mapped[int | None] = mapped_column(unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(default=False)
     held_out: Mapped[str | None] = mapped_column(String(16))
-    target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # for an append: the domain
+    target_id: Mapped[str | None] = mapped_column(
+        String(128), index=True
+    )  # for an append or upgrade: the domain
+    # Whether the task learns its target's videos again, with another backbone or method.
+    upgrades: Mapped[bool] = mapped_column(default=False, server_default=false())
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     # For a relearned domain: the domain whose appended videos it takes over.
     relearns_id: Mapped[str | None] = mapped_column(String(128), index=True)
@@ -191,6 +196,11 @@ class Task(Base):
     metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
 
     videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
+
+    @property
+    def learned_id(self) -> str:
+        """ID of the domain that the task learns: for an upgrade, its target."""
+        return self.target_id if self.upgrades and self.target_id else self.id
 
     @validates("name")
     def _set_name_key(self, _attribute: str, name: str) -> str:

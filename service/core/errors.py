@@ -174,6 +174,12 @@ class DecoderOutage(SourceUnavailable, title="Decoder unavailable"):
     awaited = "a decoder"
 
 
+class UpgradeUnfinished(SourceUnavailable, title="Upgrade unfinished"):
+    """The index has the new release of an upgraded domain, and the catalog not yet."""
+
+    awaited = "the domain's upgrade"
+
+
 class DataFolderNotWritable(CinestrataError, status=503, title="Data folder not writable"):
     """Part of the data folder cannot be written: wrong owner, read-only, or full disk."""
 
@@ -201,8 +207,8 @@ class WorkerStopping(TaskInterruption, status=503, title="Worker is stopping"):
     """The worker process must stop."""
 
 
-class VideosDeleted(TaskInterruption, status=409, title="Videos were deleted"):
-    """Videos were deleted from the task during training."""
+class DomainChanged(TaskInterruption, status=409, title="Domain was changed"):
+    """Videos were added to a task's domain or deleted from it, or it was upgraded; the task starts again."""
 
 
 def problem_type(title: str) -> str:

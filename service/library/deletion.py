@@ -49,6 +49,7 @@ from service.core.settings import settings
 from service.storage import index_manifest, library_files
 from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
 from service.storage.video_files import delete_unneeded_frames, register_removals, remove_deleted_files
+from service.tasks.lifecycle.publishing import settle_upgrade
 from service.tasks.lifecycle.state_machine import is_published, lock_task, record
 
 _IDS = select(Video.vector_id, Video.id)
@@ -106,6 +107,9 @@ def delete_task(task_id: str) -> DeletionResult:
         videos = session.execute(_IDS.where(Video.task_id == task_id).order_by(Video.vector_id)).all()
         originals = [video.vector_id for video in videos]
         gone = _remove(session, task, videos, whole=True)
+        with unavailable_if_failing(f"The previous shard of task {task_id} can't be deleted"):
+            library_store(settings()).accept_upgrade(task_id)
+        settle_upgrade(session, task_id, "accepted")
         if gone or task.deleted_at is None:
             record_change(session, "task.delete", task.id, {"name": task.name, "videos": len(gone)})
         # A ready append's folder holds the uploaded files of videos that belong to the domain now.

@@ -26,6 +26,7 @@ from service.library.library_status import shard_faults
 from service.library.recall_matrix import last_served_order
 from service.storage import index_manifest, library_files
 from service.storage.index_manifest import published_manifest
+from service.tasks.lifecycle.state_machine import learns
 from service.tasks.task_storage import task_details
 
 _TASK_ORDERS = KeysetOrders(
@@ -76,7 +77,8 @@ def list_tasks(
     if state:
         query = query.where(Task.state.in_(state))
     if kind is not None:
-        query = query.where(Task.target_id.is_(None) if kind == "domain" else Task.target_id.is_not(None))
+        kinds = {"domain": Task.target_id.is_(None), "append": ~learns(), "upgrade": Task.upgrades}
+        query = query.where(kinds[kind])
     if method is not None:
         query = query.where(Task.method == method)
     if text:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache, cached
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import Gallery, QueryMode
@@ -25,7 +25,7 @@ _FETCHED_ROWS = 20_000
 
 
 class LearnedTask(NamedTuple):
-    """What the recall matrix needs to know about a learned task."""
+    """What the recall matrix needs to know about a learned task, or about an upgrade, which is a row only."""
 
     order: int
     id: str
@@ -114,10 +114,11 @@ def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
-    """Read the learned tasks in learned order, and the recall matrix's version."""
+    """Read the learned tasks and upgrades in learned order, and the recall matrix's version."""
+    order_of_task = func.coalesce(Task.learned_order, Release.learned_order)
     rows = session.execute(
         select(
-            Task.learned_order,
+            order_of_task,
             Task.id,
             Task.name,
             Task.release_id,
@@ -126,8 +127,9 @@ def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
             Task.counts,
             Task.trained,
         )
-        .where(Task.learned_order.is_not(None))
-        .order_by(Task.learned_order)
+        .outerjoin(Release, (Release.task_id == Task.id) & Task.upgrades)
+        .where(order_of_task.is_not(None))
+        .order_by(order_of_task)
     )
     tasks = tuple(
         LearnedTask(
@@ -216,8 +218,9 @@ def _read_gallery(session: Session, gallery: Gallery, version: str, orders: int)
 
 def _carry_over(session: Session, cells: GalleryCells) -> None:
     """Fill in the cells of domains with another encoder than a release, which it does not change, from the last one."""
-    query = select(Task.learned_order, Task.backbone, Release.kind)
-    rows = session.execute(query.join(Release, Release.id == Task.release_id)).tuples()
+    order_of_task = case((Task.upgrades, Release.learned_order), else_=Task.learned_order)
+    query = select(order_of_task, Task.backbone, Release.kind)
+    rows = session.execute(query.join(Release, Release.id == Task.release_id))
     encoders = {order: tuple(encoder) for order, *encoder in rows if order is not None}
     if len(set(encoders.values())) < 2:
         return

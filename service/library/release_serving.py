@@ -6,6 +6,7 @@ newest release, continues the previous newest, and is searched once it is served
 
 * Domains learned after the served release are not searched. Their shards stay.
 * Videos appended to earlier domains stay searchable, because an append uses its shard's release.
+* A release from before the upgrade of one of its domains is not served: no search would find the domain.
 * Deleted videos stay deleted: tombstones belong to the index, not to a release.
 """
 
@@ -76,7 +77,18 @@ def _serve(release: str | None, before: str) -> Manifest:
     with index_lock(), session_scope(write=True) as session:
         with unavailable_if_failing("The index can't be changed"):
             try:
-                manifest = library_store(settings()).serve(release)
+                store = library_store(settings())
+                target = session.get(Release, release) if release else None
+                if target is not None:
+                    current = store.manifest()
+                    later = current.releases_after(target.id)
+                    for order, domain in _read_domains(session):
+                        if order <= target.learned_order and current.shards[domain.task_id].release in later:
+                            raise Conflict(
+                                f"The release can't be served: {domain.task} was upgraded after it. Undo the upgrade, "
+                                "or serve a later release."
+                            )
+                manifest = store.serve(release)
             except ReleaseCorrupt as error:
                 raise Conflict(f"The release can't be served; nothing was changed: {error}") from error
         if manifest.served != before:

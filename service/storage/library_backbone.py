@@ -21,9 +21,10 @@ def library_backbone(of: Settings | None = None) -> str:
         return chosen.backbone
     try:
         folder = StoreFolder(chosen.index_dir)
-        release = folder.manifest().release if chosen.index_dir.exists() else None
-        if release is not None:
-            description = json.loads((folder.release_folder(release) / "release.json").read_text())
+        shards = folder.manifest().shards if chosen.index_dir.exists() else {}
+        if shards:  # the newest release may be one of an older domain's upgrade
+            newest = [*shards.values()][-1].release
+            description = json.loads((folder.release_folder(newest) / "release.json").read_text())
             return str(description["backbone"])
     except (ShardStoreError, OSError, ValueError, KeyError):
         pass  # whoever opens the index next reports the damage
@@ -36,7 +37,7 @@ def backbone_of_task(task_id: str) -> str:
     query = (
         select(func.coalesce(domain.backbone, Task.backbone))
         .select_from(Task)
-        .outerjoin(domain, domain.id == Task.target_id)
+        .outerjoin(domain, (domain.id == Task.target_id) & ~Task.upgrades)
         .where(Task.id == task_id)
     )
     with session_scope() as session:

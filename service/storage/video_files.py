@@ -36,14 +36,16 @@ log = structlog.get_logger(__name__)
 
 
 def delete_unneeded_frames(contents: Collection[str]) -> int:
-    """Delete the frame caches of contents (hashes) that no unfinished task's video has, and return how many.
+    """Delete the frame caches of contents (hashes) that no unfinished task processes, and return how many.
 
     If a cache is deleted before the catalog has its video's content, the job decodes the video again. Idempotent.
     """
     deleted = 0
     for chunk in id_chunks(sorted(contents)):
         # One query per chunk: an unfinished task may have stored the same content since the last one.
-        query = select(Video.content_hash).join(Task)
+        query = select(Video.content_hash).join(
+            Task, (Task.id == Video.task_id) | (Task.upgrades & (Task.target_id == Video.task_id))
+        )
         with session_scope() as session:
             needed = set(
                 session.scalars(query.where(Video.content_hash.in_(chunk), Task.state.in_(ACTIVE_STATES)))

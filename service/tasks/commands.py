@@ -32,7 +32,7 @@ from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound, Unava
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
-from service.tasks import broker, commands, uploaded_videos
+from service.tasks import broker, commands, upgrades, uploaded_videos
 from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import Spec, raise_first, task_errors, task_fields, validate_spec
@@ -205,11 +205,14 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         if task.state not in ("failed", "cancelled"):
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
         _change_method(task, spec)
+        if task.upgrades:
+            upgrades.require_upgradable(session, lock_task(session, task.learned_id))
         videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
         require_disk_space(videos, is_append=task.target_id is not None)
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
-        task.probed_at = task.started_at = task.finished_at = task.held_out = None
+        task.probed_at = now(session) if task.upgrades else None
+        task.started_at = task.finished_at = task.held_out = None
         set_progress(session, task, TaskProgress(stage="queued"), is_event=False)
         # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
@@ -229,7 +232,10 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         facts = {"name": task.name, **spec.model_dump(exclude_none=True)}
         record_change(session, "task.retry", task_id, facts)
         view = task_details(session, [task])[0]
-    broker.send_probe(task_id)
+    if task.upgrades:
+        send_due()
+    else:
+        broker.send_probe(task_id)
     return view
 
 

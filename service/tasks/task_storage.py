@@ -206,7 +206,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
     with session_scope(write=True) as session:
         # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
         position = next_position(session)
-        domain = _require_domain(session, task_id)
+        domain = require_domain(session, task_id, "its appended videos can be relearned")
         unfinished = session.scalars(
             select(Task).where(Task.relearns_id == domain.id, Task.state.in_(ACTIVE_STATES)).limit(1)
         ).one_or_none()
@@ -244,19 +244,21 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
     return CreateOutcome(view, replayed=False)
 
 
-def _require_domain(session: Session, task_id: str) -> Task:
-    """Find the learned domain of a task, or of an append to it; raise NotFound or Conflict."""
+def require_domain(session: Session, task_id: str, purpose: str) -> Task:
+    """Find the learned domain of a task, or of an append to it; raise NotFound or Conflict.
+
+    Args:
+        purpose: What can be done with a learned domain.
+    """
     task = session.get(Task, task_id)
     if task is not None and task.target_id is not None:
         task = session.get(Task, task.target_id)
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     if task.deleted_at is not None:
-        raise Conflict(f"The domain of task {task.id} was deleted; its videos can't be relearned.")
+        raise Conflict(f"The domain of task {task.id} was deleted.")
     if task.state != "ready":
-        raise Conflict(
-            f"Task {task.id} is {task.state}; its appended videos can be relearned once it is ready."
-        )
+        raise Conflict(f"Task {task.id} is {task.state}; {purpose} once it is ready.")
     return task
 
 

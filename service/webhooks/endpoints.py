@@ -217,5 +217,5 @@ def emit_task_state(session: Session, task: Task) -> None:
         error_hint=task.error_hint and task.error_hint[:_MAX_TEXT_CHARS],
     )
     data = facts.model_dump(mode="json")
-    kind = "append" if task.target_id else "task"
+    kind = "append" if task.target_id and not task.upgrades else "task"
     emit(session, f"{kind}.{task.state}", data)  # type: ignore[arg-type]

@@ -30,14 +30,15 @@ from models.encoders.encoder_registry import open_query_encoder
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import store_calibration
-from service.catalog.tables import Video
+from service.catalog.tables import Task, Video
 from service.celery_worker import worker_name
-from service.core.errors import CinestrataError, Unavailable
+from service.core.errors import CinestrataError, DomainChanged, Unavailable, UpgradeUnfinished
 from service.library.deletion import delete_videos, update_shard_rows
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due
+from service.tasks.lifecycle.publishing import shard_columns
 from trainer.errors import LibraryDamaged, VectorIdsTaken
 from trainer.evaluation.append_drift import measure_drift
 from trainer.evaluation.gallery import Query
@@ -121,12 +122,15 @@ def process_append(claim: Claim) -> None:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
         LibraryDamaged: The domain's shard is missing or cannot be read.
         VectorIdsTaken: The domain's shard already uses some of the vector IDs for other videos.
+        UpgradeUnfinished, DomainChanged: The append is due again later, or again at once.
     """
     claim.progress("loading")
-    backbone, library = task_backbone(claim.task.id), open_library()
-    domain = claim.task.target_id or ""
+    library, domain = open_library(), claim.task.target_id or ""
     if domain not in library.manifest.shards:
         raise LibraryDamaged(f"the manifest lists no shard of task {domain}")
+    _require_one_release(library, domain)
+    backbone = task_backbone(claim.task.id)
+    _require_one_release(library, domain)  # also when its backbone was read
     if domain in library.degraded:
         raise LibraryDamaged(f"the shard of task {domain} cannot be read: {library.degraded[domain]}")
     task = load_task(claim, backbone)
@@ -146,10 +150,12 @@ def process_append(claim: Claim) -> None:
             segments = _write_segments(claim, library, backbone, task, domain)
     claim.progress("measuring")
     library = open_library()  # releases and segments may have been replaced in the meantime
+    _require_one_release(library, domain, segments)
     measured = _measure(claim, library, backbone, task, domain, segments)
     if measured.confidence is not None:
         _store_calibration(claim, library, domain, measured.confidence, is_published=not segments)
     with index_lock(claim.tick), claim.appending() as publication:
+        _require_one_release(open_library(), domain, segments)
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [video for video in ids.tolist() if video not in remaining]
@@ -159,11 +165,26 @@ def process_append(claim: Claim) -> None:
             deleted=originals | {domain: [*deleted, *publication.rejected, *originals.get(domain, ())]},
             before_replace=publication.require_lock,
         )
-        entries = manifest.segments(domain)
-        count, size = sum(entry.count for entry in entries), sum(entry.bytes for entry in entries)
-        publication.complete(vectors=count, size=size, drift=measured.drift)
+        columns = shard_columns(manifest.segments(domain))
+        publication.complete(vectors=columns["count"], size=columns["bytes"], drift=measured.drift)
     _compact(library, domain)
-    clean_up(task)
+    clean_up(claim, task)
+
+
+def _require_one_release(library: Library, domain: str, segments: Sequence[SegmentEntry] = ()) -> None:
+    """Check that catalog, index and new segments agree about a domain's release.
+
+    Raises:
+        UpgradeUnfinished: Only the index has the domain's upgrade, or its undoing.
+        DomainChanged: The domain was upgraded since the segments were embedded.
+    """
+    release = library.manifest.shards[domain].release
+    if any(segment.release != release for segment in segments):
+        raise DomainChanged("The domain was upgraded; the append starts again with its new release.")
+    with session_scope() as session:
+        known = session.scalar(select(Task.release_id).where(Task.id == domain))
+    if known != release:
+        raise UpgradeUnfinished("The upgrade of the domain is not complete.")
 
 
 def _require_own_vectors(

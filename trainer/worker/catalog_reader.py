@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, case, func, select
 from torch import Tensor
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
@@ -15,10 +15,10 @@ from index.arrays import Ids, Vectors
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path, moment_windows
 from models.backbones.backbone import Backbone
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.domain_videos import drop_moments, replace_moments
-from service.catalog.tables import Task, Video
+from service.catalog.domain_videos import drop_moments, moment_spans, replace_moments
+from service.catalog.tables import Moment, Task, Video
 from service.core import request_limits
-from service.core.errors import VideosDeleted
+from service.core.errors import DomainChanged
 from service.core.settings import settings
 from service.search.library_words import read_positive_texts
 from service.storage.library_files import local_video
@@ -38,12 +38,19 @@ _IS_DERIVED = func.coalesce(Task.held_out, "") == "derived"  # whether the test 
 
 
 def load_task(claim: Claim, backbone: Backbone) -> TaskData:
-    """Load the claimed task's accepted videos, in vector ID order; the backbone determines their frame files."""
-    return TaskData(claim.task.id, claim.task.name, load_clips(claim.task.id, backbone))
+    """Load the accepted videos that a claimed task processes, in vector ID order; for an upgrade, its domain's.
+
+    Args:
+        backbone: Determines the frame files.
+    """
+    domain, upgrades = claim.task.learned_id, claim.task.upgrades
+    with session_scope() as session:
+        name = session.scalars(select(Task.name).where(Task.id == domain)).one()
+    return TaskData(domain, name, load_clips(domain, backbone, upgrades=upgrades))
 
 
 def load_clips(
-    task_id: str, backbone: Backbone, first_id: int = 0, last_id: int | None = None
+    task_id: str, backbone: Backbone, first_id: int = 0, last_id: int | None = None, *, upgrades: bool = False
 ) -> tuple[Clip, ...]:
     """Load a task's accepted videos within a range of vector IDs, in ID order.
 
@@ -52,8 +59,12 @@ def load_clips(
     Args:
         backbone: Determines the frame files.
         last_id: Last vector ID; None: no limit.
+        upgrades: Whether appended videos become training videos.
     """
     frames, size = backbone.spec
+    split: ColumnElement[Any] = Video.effective_split.expression
+    if upgrades:
+        split = case((split == "appended", "train"), else_=split)
     query = (
         select(
             Video.id,
@@ -61,7 +72,7 @@ def load_clips(
             Video.copy_of,
             Video.content_hash,
             Video.captions,
-            Video.effective_split,
+            split.label("effective_split"),
         )
         .where(Video.task_id == task_id, Video.status == "accepted", Video.vector_id >= first_id)
         .order_by(Video.vector_id)
@@ -79,9 +90,9 @@ def load_clips(
                 vector_id=vector_id,
                 frames_path=frame_cache_path(settings().cache_dir, frames, size, content or ""),
                 captions=tuple(dict.fromkeys([*captions, *confirmed.get(original or vector_id, ())])),
-                split=split,  # type: ignore[arg-type]
+                split=use,
             )
-            for video, vector_id, original, content, captions, split in rows
+            for video, vector_id, original, content, captions, use in rows
         )
 
 
@@ -101,7 +112,7 @@ def restarted_without_deleted_videos(task: TaskData) -> Iterator[None]:
         yield
     except FramesMissing as error:
         if len(remaining_videos(task).clips) < len(task.clips):
-            raise VideosDeleted("Videos of the task were deleted; it starts again without them.") from error
+            raise DomainChanged("Videos of the task were deleted; it starts again without them.") from error
         raise
 
 
@@ -209,6 +220,7 @@ def _captioned_videos(task_id: str, condition: ColumnElement[bool]) -> list[tupl
         return [(task, vector_id, captions) for task, vector_id, captions in session.execute(query)]
 
 
+MAX_MISSING = 5  # videos named in a message
 MAX_MOMENTS = 512  # per video; longer videos have longer moments
 MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
 
@@ -217,7 +229,8 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
     """Decode the task's videos whose frames are missing from the cache or broken; without any, start no decoder.
 
     Raises:
-        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
+        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one; of several, the message
+            names the first.
     """
     with session_scope() as session:
         query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
@@ -228,47 +241,57 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
     if not missing:
         return
     total = len(missing)
+    problems: list[str] = []
     with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
         for number, clip in enumerate(missing):
             claim.progress("decoding", number / total, done=number, total=total)
             try:
                 with local_video(uris[clip.id]) as path:
                     if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
-                        raise FramesMissing(
+                        problems.append(
                             f"video {clip.id!r}: the file differs from the accepted one; restore the accepted file, or "
                             "add the domain again"
                         )
+                        continue
                     clip.frames_path.unlink(missing_ok=True)
                     decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
             except (MediaError, OSError) as error:
-                raise FramesMissing(
+                problems.append(
                     f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
-                ) from error
+                )
+            if len(problems) == MAX_MISSING:
+                break
+    if problems:
+        raise FramesMissing("; ".join(problems))
 
 
 def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
-    """Divide the task's long videos into moments, and record them in the catalog.
+    """Divide the task's long videos into moments, and record them in the catalog. An upgrade keeps its domain's.
 
     Returns:
         The videos with moments and their URIs, in vector ID order.
     """
     query = (
         select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)
-        .where(
-            Video.task_id == claim.task.id,
-            Video.status == "accepted",
-            Video.duration > settings().moment_seconds,
-        )
+        .where(Video.task_id == claim.task.learned_id, Video.status == "accepted")
         .order_by(Video.vector_id)
     )
+    if claim.task.upgrades:
+        query = query.where(Video.vector_id.in_(select(Moment.video_vector_id)))
+    else:
+        query = query.where(Video.duration > settings().moment_seconds)
     length, overlap, maximum = settings().moment_seconds, MOMENT_OVERLAP, MAX_MOMENTS
     videos: list[tuple[LongVideo, str]] = []
     with claim.transaction() as session:
         for name, vector_id, content, duration, uri in session.execute(query):
-            spans = moment_windows(duration or 0.0, length, overlap, maximum)
+            if claim.task.upgrades:
+                spans = moment_spans(session, vector_id)
+            else:
+                spans = moment_windows(duration or 0.0, length, overlap, maximum)
             if spans:
                 videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
-        replace_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
+        if not claim.task.upgrades:
+            replace_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
     return videos
 
 
@@ -278,13 +301,18 @@ def embed_task_moments(
     """Plan the moments of the task's long videos, then yield the IDs and vectors ``[n, dim]`` of each video's moments.
 
     If a video cannot be decoded, its moments are removed from the catalog. A new attempt replaces all moments of the
-    previous one, so that the catalog lists exactly the published moments.
+    previous one, so that the catalog lists exactly the published moments. An upgrade keeps the moments of its domain.
+
+    Raises:
+        FramesMissing: A video of an upgrade cannot be decoded.
     """
     videos = plan_moments(claim)
     uris = {video.vector_id: uri for video, uri in videos}
     total = sum(len(video.spans) for video, _ in videos)
 
     def skip(video: LongVideo, reason: str) -> None:
+        if claim.task.upgrades:
+            raise FramesMissing(f"video {video.id!r}: its moments cannot be decoded again: {reason}")
         with claim.transaction() as session:
             drop_moments(session, video.vector_id)
             if session.get(Video, video.vector_id) is None:  # deleted meanwhile: no log entry

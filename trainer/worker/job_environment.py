@@ -164,14 +164,14 @@ def _correctable(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def clean_up(task: TaskData) -> None:
+def clean_up(claim: Claim, task: TaskData) -> None:
     """Remove a ready task's checkpoints, frame caches and rejected uploads, and index files that no task needs.
 
     Failures are only logged, since nothing depends on the removal; maintenance deletes the caches and uploads that
     remain.
     """
     try:
-        remove_checkpoints(task.task_id)
+        remove_checkpoints(claim.task.id)
         sweep_index()
         delete_unneeded_frames({clip.frames_path.stem for clip in task.clips})
         remove_deleted_files()

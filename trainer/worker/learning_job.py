@@ -1,4 +1,4 @@
-"""Learning job: the Celery task that learns, indexes, evaluates and publishes one domain.
+"""Learning job: the Celery task that learns, indexes, evaluates and publishes one domain, or upgrades one.
 
 ::
 
@@ -6,6 +6,8 @@
 
 The process may be killed at any line and the job started again: training resumes from its last checkpoint, releases
 and shards are named by their content, and once the manifest has the task's shard, only the catalog is completed.
+
+An upgrade learns the videos of a published domain again. Its shard takes the place of the domain's.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import structlog
 from models.backbones.backbone import Backbone
 from service.catalog.tables import Recall, Release, Shard
 from service.celery_worker import worker_name
-from service.core.errors import CinestrataError
+from service.core.errors import CinestrataError, Conflict
 from service.core.settings import settings
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, send_due, state_machine
+from service.tasks.lifecycle.publishing import shard_columns
 from trainer.errors import LibraryDamaged, NothingToLearn
 from trainer.evaluation.gallery import Recall as MeasuredRecall
 from trainer.evaluation.recall_row import RecallRow
@@ -94,14 +97,14 @@ def process_claim(claim: Claim) -> None:
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning continues without it. {reason}")
     task = load_task(claim, backbone)
-    if claim.task.id in library.manifest.shards:
+    if claim.is_published():
         _complete_catalog(claim, backbone, library, task)
     elif not task.clips:
         raise NothingToLearn("All accepted videos of the task were deleted")
     else:
         with restarted_without_deleted_videos(task):
             _learn(claim, backbone, library, task)
-    clean_up(task)
+    clean_up(claim, task)
 
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
@@ -129,13 +132,13 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     # Other tasks' checkpoints are useless: they started from an older release, or their tasks will start from a newer
     # one. The claim is verified first, since a worker that lost its lease must not remove the next task's checkpoints.
     with claim.transaction():
-        remove_other_checkpoints(task.task_id)
+        remove_other_checkpoints(claim.task.id)
     trained = train_task(
         method,
         library,
         task,
         training_video_ids(library),
-        checkpoints=settings().checkpoints_dir / task.task_id,
+        checkpoints=settings().checkpoints_dir / claim.task.id,
         fencing_token=claim.token,
         report=report_training,
         processes=settings().training_processes,
@@ -158,7 +161,9 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
     captions = calibration_captions(task.task_id)
-    appended = appended_captions(library.manifest.shards)
+    appended = appended_captions(
+        library.manifest.shards.keys() - {task.task_id}
+    )  # an upgrade has learned them
     # Calibration must not find both a video and its original.
     excluded = excluding_originals(uncalibrated_videos(task.task_id), claim.task)
 
@@ -242,18 +247,21 @@ def publish_task(
         task: Videos of the shard; those deleted since are published as tombstones.
     """
     state, release, shard = written.state, written.release, written.shard
-    parts = shard, *written.moments
     with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]
         reassignment = publication.reassign_videos()
+        publication.require_videos([clip.vector_id for clip in task.clips])
+        if claim.task.upgrades and library.store.manifest().pinned is not None:
+            raise Conflict("An earlier release is served, which could not search the upgraded domain.")
         library.store.publish(
             release=release,
             shards=[shard],
             segments=written.moments,
             deleted=[*deleted, *reassignment.orphans],
             replaced=next(iter(reassignment.originals.items()), None),
+            upgrades=claim.task.upgrades,
             before_replace=publication.require_lock,
         )
         publication.complete(
@@ -266,14 +274,7 @@ def publish_task(
                 bytes=release.bytes,
                 metrics={"calibration_error": state.confidence.error} if state.confidence else {},
             ),
-            shard=Shard(
-                id=shard.id,
-                release_id=shard.release,
-                fingerprint=shard.fingerprint,
-                count=sum(part.count for part in parts),
-                dim=shard.dim,
-                bytes=sum(part.bytes for part in parts),
-            ),
+            shard=Shard(**shard_columns([shard, *written.moments])),
             recalls=recalls,
             trained=trained,
             unmeasured=evaluation_error,
@@ -287,12 +288,14 @@ def evaluate_task(
     held_out = held_out_videos(task.task_id)
     of_task = held_out.get(task.task_id, HeldOutVideos.from_captions([])).measured_by(written.state.fold)
     total = max(len(of_task.ids), 1)
-    zero_shot = zero_shot_recall(
-        backbone,
-        task.clips,
-        of_task,
-        report=lambda done: claim.progress("baseline", done / total, done=done, total=total),
-    )
+    zero_shot = None
+    if not claim.task.upgrades:  # the matrix keeps the backbone that the domain was added with
+        zero_shot = zero_shot_recall(
+            backbone,
+            task.clips,
+            of_task,
+            report=lambda done: claim.progress("baseline", done / total, done=done, total=total),
+        )
     claim.progress("evaluating")
     row = evaluate_release(
         backbone, library, written, held_out, report=lambda share: claim.progress("evaluating", share)

@@ -202,6 +202,9 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
 
     def embed_chunks(chunks: Iterator[ChunkClaim]) -> None:
         send_due()
+        with session_scope() as session:
+            task = session.get_one(Task, task_id)
+            domain, target = task.learned_id, None if task.upgrades else task.target_id
         run: str | None = None
         encode: Encode | None = None
         backbone: Backbone | None = None
@@ -210,8 +213,8 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
                 backbone = backbone or task_backbone(task_id)
                 folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
                 if encode is None or run != chunk.run:
-                    run, encode = chunk.run, _open_encoder(task_id, folder, backbone)
-                clips = load_clips(task_id, backbone, chunk.first_id, chunk.last_id)
+                    run, encode = chunk.run, _open_encoder(domain, target, folder, backbone)
+                clips = load_clips(domain, backbone, chunk.first_id, chunk.last_id)
                 _embed_chunk(chunk, folder, encode, clips)
 
     process_free_chunks(task_id, "indexing", owner, _TURN_SECONDS, embed_chunks)
@@ -267,15 +270,18 @@ def _embed_chunk(
         chunk.complete(session, checksum=checksum)
 
 
-def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encode:
-    """Open the encoder for a task's chunks: that of the domain to append to, or of the release just learned."""
-    with session_scope() as session:
-        target = session.scalar(select(Task.target_id).where(Task.id == task_id))
+def _open_encoder(domain: str, target: str | None, folder: PartFolder, backbone: Backbone) -> Encode:
+    """Open the encoder for a task's chunks: that of the domain to append to, or of the release just learned.
+
+    Args:
+        domain: Domain that the task learns, or the append.
+        target: Domain to append to.
+    """
     if target is not None:
         return open_library().video_encoder(backbone, target)
     release = read_video_release(folder.encoder_path)
-    encoder = VideoEncoder(backbone, {task_id: release.fingerprint}, {task_id: release})
-    return encoder.for_task(task_id)
+    encoder = VideoEncoder(backbone, {domain: release.fingerprint}, {domain: release})
+    return encoder.for_task(domain)
 
 
 def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode: Encode) -> Vectors:

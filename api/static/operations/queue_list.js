@@ -39,5 +39,6 @@ function row(task, refresh) {
 }
 
 function facts({ kind, state, videos }) {
-  return [kind === "append" ? "append" : null, state, count(videos, "video")].filter(Boolean).join(" · ");
+  const videosToAdd = kind === "upgrade" ? null : count(videos, "video");
+  return [kind === "domain" ? null : kind, state, videosToAdd].filter(Boolean).join(" · ");
 }

@@ -80,6 +80,18 @@ class Operations:
     ) -> tasks.TaskDetails:
         """Learn a domain's appended videos as a new domain."""
 
+    @operation("POST", "/tasks/{task_id}/upgrade")
+    def upgrade_task(self, task_id: str, *, body: tasks.UpgradeSpec | None = None) -> tasks.TaskDetails:
+        """Learn a domain again with another backbone or method."""
+
+    @operation("POST", "/tasks/{task_id}/upgrade/undo")
+    def undo_upgrade(self, task_id: str) -> tasks.TaskDetails:
+        """Undo a domain's upgrade."""
+
+    @operation("POST", "/tasks/{task_id}/upgrade/accept")
+    def accept_upgrade(self, task_id: str) -> tasks.TaskDetails:
+        """Keep a domain's upgrade for good."""
+
     @operation("POST", "/samples")
     def create_sample_task(self) -> tasks.TaskDetails:
         """Add the sample domain `street`, whose videos the service draws, for a first search."""

@@ -15,7 +15,7 @@ AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous
 ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
 
 TaskState = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
-TaskKind = Literal["domain", "append"]
+TaskKind = Literal["domain", "append", "upgrade"]
 Gallery = Literal["local", "global", "local_all", "global_all"]
 
 Verdict = Literal["right", "wrong"]  # on a video, for a text

@@ -78,6 +78,14 @@ class RelearnSpec(RequestModel):
     name: Name | None = optional("Name of the new domain; derived from the domain's name if omitted.")
 
 
+class UpgradeSpec(RequestModel):
+    """What a domain is learned with again; without any, the backbone that a new domain would have."""
+
+    backbone: str | None = optional("Encoder of frames and texts.")
+    method: str | None = optional("Learning method; the domain's if omitted and the backbone permits it.")
+    settings: RequestSettings | None = optional("Method settings; the domain's if its method stays.")
+
+
 class Drift(ResponseModel):
     """Recall on captions of appended videos, and on captions of the domain.
 
@@ -102,6 +110,19 @@ class Drift(ResponseModel):
     )
 
 
+class UpgradeOutcome(ResponseModel):
+    """What a published upgrade changed in its domain."""
+
+    status: Open[Literal["undoable", "accepted", "undone"]]
+    release: str = Field(description="Release of the domain before the upgrade; with what it was learned:")
+    method: str
+    settings: dict[str, Scalar]
+    backbone: str | None = None
+    r1_before: float | None = optional("Recall@1 within the domain before, 0..1; null if not measured.")
+    r1_after: float | None = optional("The same after the upgrade.")
+    queries: int | None = optional("Captions that measured the recall after the upgrade.")
+
+
 class TaskProgress(ResponseModel):
     """Progress of a task's current stage. ``fraction`` is 0..1."""
 
@@ -123,6 +144,7 @@ class TaskProgress(ResponseModel):
         "For a ready append, and for its domain: how well the domain's encoder finds the appended videos; null with "
         "too few captions."
     )
+    upgrade: UpgradeOutcome | None = optional("For a ready upgrade: what it changed.")
 
 
 class RejectedVideo(ResponseModel):
@@ -147,12 +169,20 @@ class VideoCounts(ResponseModel):
 
 
 class TaskDetails(ResponseModel):
-    """A task: a domain to learn, or an append of videos to a learned domain."""
+    """A task: a domain to learn, an append of videos to a learned domain, or an upgrade of one."""
 
     id: str
     name: str
-    slug: str | None = optional("Name in ASCII, accepted as a name; null for an append or a deleted domain.")
-    into: str | None = Field(description="For an append: ID of the task whose domain receives the videos.")
+    slug: str | None = optional(
+        "Name in ASCII, accepted as a name; null for an append, an upgrade or a deleted domain."
+    )
+    into: str | None = Field(
+        description="ID of the task whose domain receives the videos of an append, or is upgraded; otherwise null."
+    )
+    upgrades: bool = Field(
+        default=False,
+        description="Whether the task learns the domain `into` with another backbone or method.",
+    )
     relearns: str | None = optional("For a relearned domain: task whose appended videos it takes over.")
     method: str
     settings: dict[str, Scalar]

@@ -35,6 +35,7 @@ from service.tasks.lifecycle.publishing import AppendPublication, Publication, r
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
     is_published,
+    learns,
     lock_owned_task,
     postpone,
     record,
@@ -139,6 +140,11 @@ class Claim:
         if self._cancelled.is_set():
             raise self._cancellation()
         self._lease.tick()
+
+    def is_published(self) -> bool:
+        """Check whether the index has what the task publishes; raise Unavailable."""
+        with session_scope() as session:
+            return is_published(session, self.task)
 
     def log(self, message: str, **data: Any) -> None:
         """Append a log event to the task."""
@@ -328,14 +334,14 @@ def claim_training(task_id: str, owner: str) -> Claim | None:
     """
     earlier = aliased(Task)
     is_first = ~exists().where(
-        earlier.state.in_(ACTIVE_STATES), earlier.target_id.is_(None), earlier.position < Task.position
+        earlier.state.in_(ACTIVE_STATES), learns(earlier), earlier.position < Task.position
     ).correlate(Task)
-    return _claim(task_id, owner, Task.target_id.is_(None), Task.probed_at.is_not(None), is_first)
+    return _claim(task_id, owner, learns(), Task.probed_at.is_not(None), is_first)
 
 
 def claim_append(task_id: str, owner: str) -> Claim | None:
     """Claim an append for embedding; None if it is not due. Several appends and a training may run at the same time."""
-    return _claim(task_id, owner, Task.target_id.is_not(None), Task.probed_at.is_not(None))
+    return _claim(task_id, owner, ~learns(), Task.probed_at.is_not(None))
 
 
 def claim_probing(task_id: str, owner: str) -> Claim | None:

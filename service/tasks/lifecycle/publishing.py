@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
-from cinestrata_schemas.tasks import Drift, TaskProgress
+from cinestrata_schemas.tasks import Drift, TaskProgress, UpgradeOutcome
 from cinestrata_schemas.uris import redact_uri
+from index.files.manifest_format import SegmentEntry
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import copy_transcripts, count_task_videos, number_edits
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
-from service.core.errors import Conflict, LeaseLost
+from service.core.errors import Conflict, DomainChanged, LeaseLost
 from service.storage import library_files
 from service.storage.video_files import register_removals
 from service.tasks.lifecycle.state_machine import (
@@ -191,8 +192,44 @@ class _OpenPublication:
         self.completed = True
 
 
+def shard_columns(segments: Sequence[SegmentEntry]) -> dict[str, Any]:
+    """Describe a shard for the catalog, given its segments in the manifest."""
+    first = segments[0]
+    columns = {name: getattr(first, name) for name in ("id", "fingerprint", "dim")}
+    sums = {name: sum(getattr(segment, name) for segment in segments) for name in ("count", "bytes")}
+    return {**columns, "release_id": first.release, **sums}
+
+
+def settle_upgrade(session: Session, domain_id: str, status: str) -> None:
+    """Record that a domain's upgrade can no longer be undone: it is ``accepted`` or ``undone``."""
+    for task in session.scalars(select(Task).where(Task.target_id == domain_id, Task.upgrades)):
+        upgrade = task.progress.get("upgrade")
+        if upgrade is not None and upgrade["status"] == "undoable":
+            task.progress = {**task.progress, "upgrade": {**upgrade, "status": status}}
+
+
 class Publication(_OpenPublication):
-    """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
+    """The open transaction in which a task becomes ready; created by ``Claim.publishing``.
+
+    Raises:
+        Conflict: The domain of an upgrade was deleted.
+    """
+
+    def __init__(self, session: Session, task: Task) -> None:
+        super().__init__(session, task)
+        self._domain = lock_task(session, task.learned_id)
+        if task.upgrades and self._domain.deleted_at is not None:
+            raise Conflict(f"The domain {self._domain.name!r} was deleted.")
+
+    def require_videos(self, vector_ids: Collection[int]) -> None:
+        """Check that no others were added to the domain since it was loaded.
+
+        Raises:
+            DomainChanged: The upgrade must start again.
+        """
+        accepted = select(Video.vector_id).where(Video.task_id == self._domain.id, Video.status == "accepted")
+        if self._task.upgrades and not set(self._session.scalars(accepted)) <= set(vector_ids):
+            raise DomainChanged("Videos were added to the domain; its upgrade starts again with them.")
 
     def complete(
         self,
@@ -213,25 +250,72 @@ class Publication(_OpenPublication):
             unmeasured: Why there are no ``recalls``.
 
         Returns:
-            The task's learned order t among all published tasks, from 1.
+            The learned order among all published tasks and upgrades, from 1; a task's position t, or an upgrade's row.
         """
-        session, task = self._session, self._task
-        order = task.learned_order or 1 + (session.scalar(select(func.max(Task.learned_order))) or 0)
-        task.learned_order, task.release_id, task.trained = order, release.id, trained
+        session, task, domain = self._session, self._task, self._domain
+        stored = session.get(Release, release.id)
+        if task.upgrades:  # the same upgrade again, after it was undone, has the same release
+            order = stored.learned_order if stored else self._next_order()
+        else:
+            task.learned_order = order = task.learned_order or self._next_order()
+        upgrade = self._replace_learned(order) if task.upgrades else None
+        for learned in (task, domain):
+            learned.release_id, learned.trained = release.id, trained
         at = now(session)
         # A task without training may keep the current release.
-        if session.get(Release, release.id) is None:
+        if stored is None:
             release.task_id, release.learned_order, release.created_at = task.id, order, at
             session.add(release)
             session.flush()
         if session.get(Shard, shard.id) is None:
-            shard.task_id, shard.created_at = task.id, at
+            session.execute(delete(Shard).where(Shard.task_id == domain.id))  # that of an upgraded domain
+            shard.task_id, shard.created_at = domain.id, at
             session.add(shard)
         self._write_recalls(order, recalls)
+        if upgrade is not None:
+            session.flush()
+            after = session.scalars(self._recall().where(Recall.release_order == order)).first()
+            if after is not None:
+                figures = {"r1_after": after.r1, "queries": after.queries}
+                upgrade = upgrade.model_copy(update=figures)
         task.attempts = 0
-        set_progress(session, task, TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured))
+        progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
+        set_progress(session, task, progress)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
+
+    def _next_order(self) -> int:
+        orders = (Task.learned_order, Release.learned_order)
+        return 1 + max(self._session.scalar(select(func.max(order))) or 0 for order in orders)
+
+    def _recall(self) -> Select[Recall]:
+        """Select the domain's recall within its own videos, newest release first."""
+        cells = select(Recall).where(
+            Recall.task_order == self._domain.learned_order, Recall.gallery == "local"
+        )
+        return cells.where(Recall.release_order > 0).order_by(Recall.release_order.desc())
+
+    def _replace_learned(self, order: int) -> UpgradeOutcome:
+        """Change the domain to what the upgrade with a learned order has learned, and describe it as it was."""
+        session, task, domain = self._session, self._task, self._domain
+        before = session.scalars(self._recall().where(Recall.release_order != order).limit(1)).first()
+        upgrade = UpgradeOutcome(
+            status="undoable",
+            release=domain.release_id or "",
+            method=domain.method,
+            settings=domain.settings,
+            backbone=domain.backbone,
+            r1_before=before.r1 if before else None,
+        )
+        settle_upgrade(session, domain.id, "accepted")  # the index keeps only the last replaced shard
+        domain.method, domain.settings, domain.backbone = task.method, dict(task.settings), task.backbone
+        appended = (Video.task_id == domain.id) & (Video.effective_split == "appended")
+        session.execute(update(Video).where(appended).values(effective_split="train"))
+        domain.counts = count_task_videos(session, domain.id)
+        domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
+        words = f"Upgraded from {upgrade.backbone} to {domain.backbone}, method {domain.method}."
+        record(session, domain.id, "log", {"message": words, "upgrade": task.id})
+        return upgrade
 
     def _write_recalls(self, order: int, recalls: Sequence[tuple[str, Recall]]) -> None:
         session = self._session

@@ -192,15 +192,25 @@ def is_published(session: Session, task: Task) -> bool:
     only the catalog rows are missing: the task must then be finished, not failed or cancelled.
 
     Args:
-        task: A domain, or an append, whose videos belong to the domain once the catalog is complete.
+        task: A domain; an append, whose videos belong to the domain once the catalog is complete; or an upgrade, which
+            gives the domain another release.
 
     Raises:
         Unavailable: The manifest or the shard's IDs cannot be read.
     """
     if task.target_id is None:
         return index_manifest.is_published(task.id)
+    if task.upgrades:
+        domain = session.get(Task, task.target_id)
+        shard = index_manifest.read_manifest().shards.get(task.target_id)
+        return domain is not None and shard is not None and shard.release != domain.release_id
     ids = session.scalars(select(Video.vector_id).where(Video.task_id == task.id)).all()
     return bool(len(index_manifest.stored_ids(task.target_id, np.array(ids, np.int64))))
+
+
+def learns(task: type[Task] = Task) -> ColumnElement[bool]:
+    """Build the condition for tasks that the learning job processes one by one: domains and upgrades, not appends."""
+    return or_(task.target_id.is_(None), task.upgrades)
 
 
 def postpone(
@@ -302,10 +312,10 @@ def send_due() -> tuple[str, ...]:
         is_unprobed = Task.state.in_(("queued", "probing")) & Task.probed_at.is_(None)
         is_probed = Task.state.in_(ACTIVE_STATES) & Task.probed_at.is_not(None)
         to_probe = _ids(session, is_unprobed, or_(free, may_share("probing")))
-        to_append = _ids(session, is_probed, Task.target_id.is_not(None), free)
+        to_append = _ids(session, is_probed, ~learns(), free)
         to_embed = _ids(session, Task.state == "indexing", may_share("indexing"))
-        # The first unfinished domain is the only one that may be trained.
-        head = _ids(session, Task.state.in_(ACTIVE_STATES), Task.target_id.is_(None))[:1]
+        # The first unfinished domain or upgrade is the only one that may be trained.
+        head = _ids(session, Task.state.in_(ACTIVE_STATES), learns())[:1]
         to_learn = _ids(session, Task.id.in_(head), is_probed, free)
     sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _is_empty(broker.CPU_QUEUE) else []
     if (to_learn or to_append or to_embed) and _is_empty(broker.GPU_QUEUE):

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from index.files.manifest_format import Manifest
+from index.files.manifest_format import Manifest, SegmentEntry
 from index.files.store_folder import StoreFolder
 from service.storage.library_backbone import default_method, library_backbone
 
+SHARDS = {"upgraded": "r0", "newest": "r1"}
+SEGMENT = SegmentEntry("s", "", "", "", count=1, dim=1, first_id=1, last_id=1, bytes=1, files={})
 CLIP = "open_clip:ViT-B-32/openai"
 
 
@@ -41,5 +43,7 @@ def test_settings_precede_the_library_and_the_defaults(
         folder = StoreFolder(configured.index_dir).release_folder("r1")
         folder.mkdir(parents=True)
         (folder / "release.json").write_text(description)
-        monkeypatch.setattr(StoreFolder, "manifest", lambda self: replace(Manifest(), release="r1"))
+        older, newest = (replace(SEGMENT, task=task, release=release) for task, release in SHARDS.items())
+        manifest = Manifest(release="r0", shards={older.task: older, newest.task: newest})
+        monkeypatch.setattr(StoreFolder, "manifest", lambda self: manifest)
     assert (library_backbone(), default_method()) == (backbone, method)

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from cinestrata_schemas.tasks import TaskSpec
+from cinestrata_schemas.tasks import TaskSpec, UpgradeSpec
 from service.core.errors import InvalidInput
 from service.core.settings import settings
+from service.library.deletion import delete_videos
+from service.library.recall_matrix import read_recall_matrix
 from service.library.release_serving import NEWEST, serve_release
 from service.search.engine import SearchEngine
-from service.tasks import commands
+from service.tasks import commands, upgrades
 from tests.trainer.worker.library_state import (
+    call_before,
     learn,
     open_store,
     post_append,
@@ -22,7 +25,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.published_library import Library
-from trainer.worker import append_job, job_environment
+from trainer.worker import append_job, job_environment, learning_job
 
 TEXTS = ["day number 3 said 0", "night number 4 said 0", "a dark street", "number 2"]
 
@@ -82,6 +85,67 @@ def test_backbones_of_a_library_are_learned_searched_and_appended_to_separately(
     restarted.snapshots.refresh()
     assert {result.task for result in restarted.search(TEXTS[1], k=24).results} == {"day", "night", "noon"}
     restarted.close()
+
+
+def test_upgraded_domain_is_searched_with_its_new_backbone(
+    library: Any, post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old shard answers until the upgrade is published, and again after it is undone."""
+    analytic = {"method": "analytic", "settings": {}, "tests": 0, "videos": 8}
+    day, noon = post_videos("day", **analytic), post_videos("noon", **analytic)
+    for task in (day, noon):
+        learn(task)
+    engine = SearchEngine(settings())
+
+    def search() -> list[list[tuple[str, float]]]:
+        engine.snapshots.refresh()
+        ready = engine.snapshots.readiness()
+        assert (engine.snapshots.last_error, ready.tasks, ready.degraded) == (None, 2, {})
+        answers = [engine.search(text, k=24, routes="all") for text in TEXTS]
+        return [[(result.video_id, result.score) for result in answer.results] for answer in answers]
+
+    def encoders() -> str:
+        return engine.snapshots.readiness().checks["encoders"]
+
+    before, during = search(), list[Any]()
+    upgrade = upgrades.upgrade_domain(day, UpgradeSpec(backbone="small")).id
+    with monkeypatch.context() as patch:
+        call_before(patch, learning_job, "evaluate_task", lambda: during.append(search()))
+        view = learn(upgrade)
+    assert during == [before]
+    assert view.progress.upgrade is not None
+    assert view.progress.upgrade.queries is not None
+    after = search()
+    assert encoders() in ("tiny (1 domains), small (1 domains)", "small (1 domains), tiny (1 domains)")
+    assert [{video for video, _ in answer} for answer in after] == [
+        {video for video, _ in answer} for answer in before
+    ]
+    assert after != before
+    assert after[0][0][0] == "day-3"
+    matrix = read_recall_matrix()
+    assert [cell is not None for row in matrix.matrix_local[-1:] for cell in row] == [True, True], (
+        "carried over"
+    )
+    append_job.run_append_job(post_append(noon, {"red": "red"}, ["a red sky"]))
+    assert commands.get_task(noon).counts.appended == 1
+    learn(upgrades.upgrade_domain(noon, UpgradeSpec(backbone="small")).id)
+    assert len(search()[0]) == 17
+    assert encoders() == "small (2 domains)"
+    assert [[task.task_id for task in each.tasks] for each in Library(open_store()).lineages] == [
+        [day, noon],
+        [day, noon],
+    ]
+    for task in (noon, day):
+        upgrades.undo_upgrade(task)
+        search()
+    delete_videos(["new-red"])
+    assert search() == before
+    assert encoders() == "tiny (2 domains)"
+    learn(post_videos("dusk", backbone="small", **analytic))
+    engine.snapshots.refresh()
+    assert engine.snapshots.readiness().tasks == 3
+    engine.close()
+    require_same_videos(day, noon)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,226 @@
+"""Upgrade domains: learn their videos again with another backbone or method, and undo or accept that.
+
+An upgrade is a task of its own, which the learning worker processes in order of the queue. The domain stays searchable
+with its previous shard until the new one is published in its place. The index keeps the previous shard until the
+upgrade is accepted or followed by another one, so that it can be undone.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS
+from cinestrata_schemas.problems import Action
+from cinestrata_schemas.tasks import TaskDetails, UpgradeSpec
+from index.arrays import video_ids_of
+from index.files.manifest_format import Manifest
+from service.access.audit_log import record_change
+from service.catalog.database import now, session_scope
+from service.catalog.domain_videos import count_edit
+from service.catalog.tables import ACTIVE_STATES, Recall, Release, Shard, Task, Video
+from service.core.errors import Conflict, InvalidInput
+from service.core.settings import settings
+from service.storage import index_manifest
+from service.storage.disk_budget import require_disk_space
+from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
+from service.tasks.ingestion_checks import (
+    find_method_error,
+    learns_all_captions,
+    raise_first,
+    task_errors,
+    task_fields,
+)
+from service.tasks.lifecycle import send_due
+from service.tasks.lifecycle.publishing import settle_upgrade, shard_columns
+from service.tasks.lifecycle.state_machine import lock_task, next_position, record
+from service.tasks.task_storage import insert_queued_task, new_id, require_domain, task_details
+
+UNDO_DAYS = 14  # afterwards, maintenance accepts an upgrade
+
+
+def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
+    """Store a task that learns a domain's videos again, and notify the workers.
+
+    Args:
+        task_id: ID of the domain's task, or of an append to it.
+
+    Raises:
+        NotFound: The task does not exist.
+        InvalidInput: The backbone, the method or a setting is invalid, or they do not fit the domain.
+        Conflict: The domain is not learned, has the backbone and method already, or is being upgraded; or an earlier
+            release is served, which could not search it.
+        InsufficientStorage, Unavailable: As for ``commands.create_task``.
+    """
+    with session_scope() as session:
+        domain = require_domain(session, task_id, "it can be upgraded")
+    fields = _upgrade_fields(domain, spec)
+    with session_scope(write=True) as session:
+        # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
+        position = next_position(session)
+        domain = lock_task(session, domain.id)
+        require_upgradable(session, domain)
+        if (fields["backbone"], fields["method"]) == (domain.backbone, domain.method):
+            raise Conflict(
+                f"The domain {domain.name!r} has backbone {domain.backbone!r} and method {domain.method!r} already. "
+                "Name another backbone or method."
+            )
+        require_disk_space(int(domain.counts.get("accepted") or 0))
+        upgrade_id = new_id("tsk")
+        suffix = f" (upgrade {upgrade_id})"
+        name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
+        task = Task(id=upgrade_id, position=position, name=name, target_id=domain.id, upgrades=True, **fields)
+        task.probed_at = now(session)  # its videos are
+        insert_queued_task(session, task, (), 0)
+        record_change(session, "task.upgrade", domain.id, {"upgrade": upgrade_id, **fields})
+        view = task_details(session, [task])[0]
+    send_due()
+    return view
+
+
+def _upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
+    """Complete and check an upgrade's backbone, method and settings."""
+    method, chosen = spec.method, spec.settings
+    backbone = task_fields(None, None, spec.backbone)["backbone"]
+    if method is None and find_method_error(domain.method, backbone) is None:
+        method = domain.method
+    if chosen is None and method == domain.method:
+        chosen = domain.settings
+    fields = task_fields(method, chosen, backbone)
+    if domain.held_out == "cross_fitted" and not learns_all_captions(fields["method"], fields["settings"]):
+        # No caption was held out: the method must measure itself like the previous one, unless it learns nothing.
+        if fields["settings"].get("last_epoch") == "train":
+            message = "The domain holds out no captions, so recall must be measured by cross-fitting."
+            raise InvalidInput.at("settings.last_epoch", message, "Send 'all', or leave it out.")
+        if fields["method"] != "zero_shot":
+            fields["settings"] = {**fields["settings"], "last_epoch": "all"}
+    raise_first(task_errors(**fields))
+    return fields
+
+
+def require_upgradable(session: Session, domain: Task) -> None:
+    """Check that nothing stands in the way of a new upgrade of a locked domain, or of a retry; raise Conflict."""
+    if domain.deleted_at is not None:
+        raise Conflict(f"The domain of task {domain.id} was deleted.")
+    _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
+    manifest = index_manifest.read_manifest()
+    if manifest.pinned is not None:
+        raise Conflict(
+            "An earlier release is served, which could not search the upgraded domain. Serve the newest release first.",
+            remedy=Action(name="list_releases"),
+        )
+    _require_complete(domain, manifest)
+
+
+def _require_complete(domain: Task, manifest: Manifest) -> None:
+    if manifest.shards[domain.id].release != domain.release_id:
+        raise Conflict(f"An upgrade of {domain.name!r} was not undone completely; undo it again.")
+
+
+def _require_no_unfinished(session: Session, domain: Task, kind: Any, name: str) -> None:
+    unfinished = select(Task.id).where(Task.target_id == domain.id, Task.state.in_(ACTIVE_STATES), kind)
+    if (task_id := session.scalar(unfinished.limit(1))) is not None:
+        raise Conflict(
+            f"The {name} {task_id} of {domain.name!r} is not finished; wait for it, or cancel it.",
+            remedy=Action(name="show_task", id=task_id),
+        )
+
+
+def undo_upgrade(task_id: str) -> TaskDetails:
+    """Give a domain back the shard, backbone and method that it had before its upgrade. Videos deleted since stay so.
+
+    A repeated call completes an interrupted one.
+
+    Raises:
+        NotFound: The task does not exist.
+        Conflict: The domain has no upgrade that can be undone, or videos were appended since.
+        Unavailable: The index or the catalog cannot be written; the request can be repeated.
+    """
+    with index_lock(), session_scope(write=True) as session:
+        domain = lock_task(session, require_domain(session, task_id, "an upgrade can be undone").id)
+        upgrade = _undoable_upgrade(session, domain)
+        _require_no_unfinished(session, domain, ~Task.upgrades, "append")
+        videos = select(Video.vector_id).where(Video.task_id == domain.id, Video.status == "accepted")
+        appended = session.scalar(
+            select(func.count()).select_from(videos.where(Video.effective_split == "appended").subquery())
+        )
+        if appended:
+            raise Conflict(
+                f"{appended} videos were appended to {domain.name!r} since its upgrade, and the previous shard lacks "
+                f"them. Upgrade it to {upgrade['backbone']!r} with method {upgrade['method']!r} instead."
+            )
+        store, manifest = library_store(settings()), index_manifest.read_manifest()
+        with unavailable_if_failing("The upgrade can't be undone"):
+            # After a kill, the index may have the previous shard already.
+            if manifest.shards[domain.id].release != upgrade["release"]:
+                segments = manifest.replaced[domain.id].segments
+                stored = video_ids_of(np.concatenate([store.segment_ids(entry) for entry in segments]))
+                remaining = np.array(session.scalars(videos).all(), np.int64)
+                deleted = np.setdiff1d(stored, remaining).tolist()
+                manifest = store.undo_upgrade(domain.id, deleted)
+        upgraded = domain.release_id
+        domain.release_id, domain.backbone = upgrade["release"], upgrade["backbone"]
+        domain.method, domain.settings = upgrade["method"], upgrade["settings"]
+        segments = manifest.segments(domain.id)
+        session.execute(update(Shard).where(Shard.task_id == domain.id).values(shard_columns(segments)))
+        row = select(Release.learned_order).where(Release.id == upgraded).scalar_subquery()
+        is_later = (Recall.task_order == domain.learned_order) & (Recall.release_order > row)
+        session.execute(delete(Recall).where(is_later | (Recall.release_order == row)))
+        settle_upgrade(session, domain.id, "undone")
+        record(session, domain.id, "log", {"message": f"The upgrade from {domain.backbone} was undone."})
+        record_change(session, "task.upgrade.undo", domain.id, {"release": domain.release_id})
+        view = task_details(session, [domain])[0]
+        # The previous release has not learned the captions of videos appended before the upgrade.
+        count_edit(session, domain.id, [], captions=True, metadata=True)
+    return view
+
+
+def _undoable_upgrade(session: Session, domain: Task) -> dict[str, Any]:
+    """Find what a domain's upgrade changed; raise Conflict if none can be undone."""
+    _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
+    for progress in session.scalars(select(Task.progress).where(Task.target_id == domain.id, Task.upgrades)):
+        upgrade: dict[str, Any] | None = progress.get("upgrade")
+        if upgrade is not None and upgrade["status"] == "undoable":
+            return upgrade
+    raise Conflict(f"The domain {domain.name!r} has no upgrade that can be undone.")
+
+
+def accept_upgrade(task_id: str) -> TaskDetails:
+    """Keep a domain's upgrade: its previous shard is dropped, and maintenance deletes the files. Idempotent.
+
+    Raises:
+        NotFound, Unavailable: As for :func:`undo_upgrade`.
+        Conflict: The task is not a learned domain.
+    """
+    with index_lock(), session_scope(write=True) as session:
+        domain = lock_task(session, require_domain(session, task_id, "an upgrade can be accepted").id)
+        _require_complete(domain, index_manifest.read_manifest())
+        with unavailable_if_failing("The upgrade can't be accepted"):
+            library_store(settings()).accept_upgrade(domain.id)
+        settle_upgrade(session, domain.id, "accepted")
+        record_change(session, "task.upgrade.accept", domain.id, {"release": domain.release_id})
+        return task_details(session, [domain])[0]
+
+
+def settle_old_upgrades() -> None:
+    """Accept upgrades that were not undone for ``UNDO_DAYS``, and complete interrupted undoings; raise Unavailable."""
+    with session_scope() as session:
+        limit = now(session) - timedelta(days=UNDO_DAYS)
+        query = select(Task.target_id, Task.progress, Task.finished_at).where(
+            Task.upgrades, Task.state == "ready"
+        )
+        undoable = [
+            (domain or "", progress["upgrade"]["release"], at is not None and at < limit)
+            for domain, progress, at in session.execute(query)
+            if (progress.get("upgrade") or {}).get("status") == "undoable"
+        ]
+    shards = index_manifest.read_manifest().shards if undoable else {}
+    for domain, release, is_old in undoable:
+        if shards[domain].release == release:
+            undo_upgrade(domain)
+        elif is_old:
+            accept_upgrade(domain)

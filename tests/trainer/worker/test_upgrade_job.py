@@ -1,0 +1,420 @@
+"""Upgrades: a domain is learned again on another backbone, and its shard takes the place of the previous one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import select
+
+from cinestrata_schemas.tasks import TaskDetails, UpgradeSpec
+from cinestrata_schemas.videos import FeedbackSpec
+from index.shard_store import ShardStore
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Moment, Recall, Release, Shard, Task, Video
+from service.core.errors import Conflict, InvalidInput
+from service.core.settings import settings
+from service.library.deletion import delete_task, delete_videos
+from service.library.library_listing import list_tasks
+from service.library.recall_matrix import read_recall_matrix
+from service.library.release_serving import serve_release
+from service.library.video_changes import give_feedback, list_feedback
+from service.tasks import commands, lifecycle, upgrades
+from service.tasks.lifecycle import Publication, state_machine
+from tests.trainer.conftest import untrained_backbone
+from tests.trainer.worker.library_state import (
+    call_before,
+    catalog_vector_ids,
+    die_after,
+    die_before,
+    expire_leases,
+    interrupt,
+    learn,
+    open_store,
+    post_append,
+    require_same_videos,
+    run_in_process,
+    run_job,
+    shard_vectors,
+)
+from trainer.published_library import Library
+from trainer.worker import append_job, job_environment, learning_job, shared_embedding
+
+Post = Callable[..., str]
+
+
+def load_either_backbone(name: str, frames: int) -> Backbone:
+    """Load the backbone of the fixtures, or for ``lite2`` one with other weights that reads more frames."""
+    if name != "lite2":
+        return untrained_backbone(frames)
+    torch.manual_seed(1)
+    return tiny_backbone(frames + 1)
+
+
+@pytest.fixture(autouse=True)
+def backbones(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two backbones."""
+    monkeypatch.setattr(job_environment, "load_backbone", load_either_backbone)
+
+
+def post_upgrade(domain: str, **fields: Any) -> str:
+    """Return the ID of the task that upgrades a domain to ``lite2``, or as given."""
+    return upgrades.upgrade_domain(domain, UpgradeSpec(**{"backbone": "lite2", **fields})).id
+
+
+def run_append(append: str) -> TaskDetails:
+    """Run an append job; the append afterwards."""
+    append_job.run_append_job(append)
+    return commands.get_task(append)
+
+
+def require_consistent_library(*domains: str) -> None:
+    """Require that index and catalog have the same videos and moments, and that the checks have no complaint."""
+    with session_scope() as session:
+        rows = session.execute(select(Video.task_id, Moment.vector_id).join(Moment)).all()
+    for domain in domains:
+        moments = {moment for task, moment in rows if task == domain}
+        assert set(shard_vectors(domain)) == {*catalog_vector_ids(domain).values(), *moments}
+    require_same_videos()
+
+
+def stored_facts(domain: str) -> tuple[Any, ...]:
+    """Return what an undone upgrade restores: vectors, manifest entries and catalog rows of a domain."""
+    vectors = {video: vector.tobytes() for video, vector in shard_vectors(domain).items()}
+    with session_scope() as session:
+        task = session.get_one(Task, domain)
+        shard = session.scalars(select(Shard).where(Shard.task_id == domain)).one()
+        rows = (
+            task.method,
+            task.settings,
+            task.backbone,
+            task.release_id,
+            shard.id,
+            shard.release_id,
+            shard.count,
+        )
+    return vectors, open_store().manifest().segments(domain), rows
+
+
+def test_domain_is_learned_again_on_another_backbone_and_the_upgrade_undone(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = post_videos("day", seconds={3: 30})
+    learn(day)
+    night = post_videos("night", videos=4)
+    learn(night)
+    assert run_append(post_append(day, {"red": "red"}, ["the red video"])).state == "ready"
+    give_feedback(FeedbackSpec(text="a kite", video_id="day-3", verdict="right"))
+    before, other, ids = stored_facts(day), stored_facts(night), catalog_vector_ids(day)
+    with session_scope() as session:
+        moments = session.execute(select(Moment.vector_id, Moment.start_seconds)).all()
+    assert moments
+
+    upgrade = post_upgrade(day)
+    view = commands.get_task(upgrade)
+    assert (view.into, view.upgrades, view.counts.videos, view.slug) == (day, True, 0, None)
+    assert [task.id for task in list_tasks(kind="upgrade").tasks] == [upgrade]
+    assert upgrade not in [task.id for kind in ("domain", "append") for task in list_tasks(kind=kind).tasks]
+    with pytest.raises(Conflict, match=f"The upgrade {upgrade} of 'day' is not finished"):
+        post_upgrade(day)
+    with pytest.raises(Conflict, match="is not finished"):
+        upgrades.undo_upgrade(day)
+    during: list[tuple[Any, ...]] = []
+    with monkeypatch.context() as patch:
+        call_before(patch, learning_job, "evaluate_task", lambda: during.append(stored_facts(day)))
+        view = learn(upgrade)
+    assert during == [before], "nothing changes until the upgrade is published"
+    after = commands.get_task(day)
+    assert (after.backbone, after.release, after.learned_order, after.slug) == (
+        "lite2",
+        view.release,
+        1,
+        "day",
+    )
+    assert (after.counts.train, after.counts.appended) == (5, 0)
+    assert view.progress.upgrade is not None
+    assert view.progress.upgrade.r1_before is not None
+    assert (view.progress.upgrade.status, view.progress.upgrade.queries) == ("undoable", 2)
+    assert view.progress.upgrade.r1_after is not None
+    require_consistent_library(day, night)
+    assert stored_facts(night) == other
+    assert catalog_vector_ids(day) == ids
+    assert {entry.video_id for entry in list_feedback(text="a kite").feedback} == {"day-3"}
+    with session_scope() as session:
+        assert session.execute(select(Moment.vector_id, Moment.start_seconds)).all() == moments
+        release = session.scalars(select(Release).where(Release.task_id == upgrade)).one()
+        assert (release.learned_order, release.id) == (3, view.release)
+        cells = session.execute(select(Recall.task_order).where(Recall.release_order == 3)).scalars()
+        assert set(cells) == {1}, "other domains are on another lineage"
+    library = Library(open_store())
+    assert [[task.name for task in lineage.tasks] for lineage in library.lineages] == [
+        ["day"],
+        ["day", "night"],
+    ]
+    assert [library.serves(task) for task in library.lineages[1].tasks] == [False, True]
+    matrix = read_recall_matrix()
+    assert matrix.tasks == ["day", "night"]
+    assert matrix.after == ["day", "night", view.name]
+    frames = {path.parent.name for path in settings().cache_dir.glob("*/*.npy")}
+    assert not frames, "frames are deleted once the upgrade is ready"
+
+    # The next domain continues the release of the newest domain's backbone, which is not the upgraded one.
+    dusk = post_videos("dusk", videos=4)
+    assert commands.get_task(dusk).backbone != "lite2"
+    learn(dusk)
+    assert [[task.name for task in each.tasks] for each in Library(open_store()).lineages] == [
+        ["day", "night", "dusk"],
+        ["day"],
+    ]
+    edits = commands.get_task(day)
+    upgrades.undo_upgrade(day)
+    assert stored_facts(day) == before
+    require_consistent_library(day, night, dusk)
+    with session_scope() as session:
+        assert session.get_one(Task, day).caption_edits == 1
+    assert edits.id == day
+    undone = commands.get_task(upgrade).progress.upgrade
+    assert undone is not None
+    assert undone.status == "undone"
+    with pytest.raises(Conflict, match="no upgrade that can be undone"):
+        upgrades.undo_upgrade(day)
+    assert run_append(post_append(day, {"blue": "blue"})).state == "ready"
+    require_consistent_library(day)
+    # The same upgrade again has another shard, with the appended video.
+    assert learn(post_upgrade(day)).state == "ready"
+    require_consistent_library(day, night, dusk)
+
+
+def test_undone_upgrade_can_be_repeated_with_the_same_release(learned_task: str) -> None:
+    first = learn(post_upgrade(learned_task))
+    vectors = shard_vectors(learned_task)
+    upgrades.undo_upgrade(learned_task)
+    second = learn(post_upgrade(learned_task))
+    assert second.release == first.release
+    np.testing.assert_equal(shard_vectors(learned_task), vectors)
+    require_same_videos(learned_task)
+    assert second.progress.upgrade is not None
+    assert second.progress.upgrade.status == "undoable"
+    assert learn(post_upgrade(learned_task, backbone="tiny")).state == "ready"  # a second upgrade
+    assert [commands.get_task(task).progress.upgrade.status for task in (first.id, second.id)] == [  # type: ignore[union-attr]
+        "undone",
+        "accepted",
+    ]
+    undone = upgrades.undo_upgrade(learned_task)
+    assert (undone.backbone, undone.release) == ("lite2", second.release)
+    np.testing.assert_equal(shard_vectors(learned_task), vectors)
+
+
+def test_accepted_old_and_deleted_upgrades_drop_the_previous_shard(
+    post_videos: Post, learned_task: str
+) -> None:
+    learn(post_upgrade(learned_task))
+    delete_videos(["day-5"])
+    assert open_store().manifest().replaced
+    upgrades.settle_old_upgrades()
+    assert open_store().manifest().replaced, "14 days are not over"
+    for accept in (upgrades.accept_upgrade, upgrades.accept_upgrade):
+        assert accept(learned_task).backbone == "lite2"
+    assert not open_store().manifest().replaced
+    with pytest.raises(Conflict, match="no upgrade that can be undone"):
+        upgrades.undo_upgrade(learned_task)
+
+    old = post_upgrade(learned_task, backbone="tiny")
+    learn(old)
+    delete_videos(["day-4"])
+    upgrades.undo_upgrade(learned_task)
+    assert catalog_vector_ids(learned_task).keys() == {"day-0", "day-1", "day-2", "day-3"}
+    require_same_videos(learned_task)
+    old = post_upgrade(learned_task, backbone="tiny")
+    learn(old)
+    with session_scope(write=True) as session:
+        session.get_one(Task, old).finished_at = now(session) - timedelta(days=upgrades.UNDO_DAYS, minutes=1)
+    upgrades.settle_old_upgrades()
+    assert not open_store().manifest().replaced
+
+    learn(post_upgrade(learned_task))
+    delete_task(learned_task)
+    manifest = open_store().manifest()
+    assert (manifest.replaced, manifest.live_count(learned_task)) == ({}, 0)
+    with pytest.raises(Conflict, match="was deleted"):
+        post_upgrade(learned_task)
+
+
+def test_upgrades_that_change_nothing_or_do_not_fit_are_refused(learned_task: str, post_videos: Post) -> None:
+    task = commands.get_task(learned_task)
+    with pytest.raises(Conflict, match="already"):
+        post_upgrade(learned_task, backbone=task.backbone)
+    with pytest.raises(InvalidInput, match="backbone"):
+        post_upgrade(learned_task, backbone="lite3")
+    learn(post_videos("night", videos=4))
+    serve_release("day")
+    with pytest.raises(Conflict, match="An earlier release is served"):
+        post_upgrade(learned_task)
+    serve_release("newest")
+    upgrade = learn(post_upgrade(learned_task))
+    with pytest.raises(Conflict, match="day was upgraded after it"):
+        serve_release("night")
+    assert upgrade.method == task.method
+
+
+def test_videos_appended_or_deleted_meanwhile_are_in_the_upgraded_domain(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade, append = post_upgrade(learned_task), post_append(learned_task, {"red": "red"})
+    ran: list[TaskDetails] = []
+    with monkeypatch.context() as patch:
+
+        def change() -> None:
+            if not ran:
+                delete_videos(["day-5"])
+                ran.append(run_append(append))
+
+        call_before(patch, learning_job, "evaluate_task", change)
+        assert run_job(upgrade).state == "evaluating", "it starts again with the appended video"
+        assert ran[0].state == "ready"
+        learn(upgrade)
+    assert catalog_vector_ids(learned_task).keys() == {*(f"day-{n}" for n in range(5)), "new-red"}
+    require_same_videos(learned_task)
+    run_append(post_append(learned_task, {"blue": "blue"}))
+    with pytest.raises(Conflict, match="1 videos were appended"):
+        upgrades.undo_upgrade(learned_task)
+
+
+def test_append_that_was_embedded_before_the_upgrade_is_embedded_again(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade, append = post_upgrade(learned_task), post_append(learned_task, {"red": "red"}, ["the {} video"])
+    with monkeypatch.context() as patch:
+        call_before(patch, append_job, "_measure", lambda: learn(upgrade))
+        assert run_append(append).state == "indexing"
+    assert run_append(append).state == "ready"
+    require_same_videos(learned_task)
+    shard = open_store().manifest().shards[learned_task]
+    assert {entry.release for entry in open_store().manifest().segments(learned_task)} == {shard.release}
+
+
+POINTS = {
+    "claimed": die_before(learning_job, "load_task"),
+    "trained": die_after(learning_job, "train_task"),
+    "indexed": die_after(learning_job, "index_task"),
+    "evaluated": die_after(learning_job, "evaluate_task"),
+    "manifest replaced": die_after(ShardStore, "publish"),
+    "in catalog rows": die_after(Publication, "complete"),
+    "committed": die_before(learning_job, "clean_up"),
+}
+
+
+def test_killed_upgrade_continues_and_its_appends_wait_for_the_catalog(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 20)
+    monkeypatch.setattr(state_machine, "MAX_LOST_TRAININGS", 20)
+    before = stored_facts(learned_task)
+    upgrade, append = post_upgrade(learned_task), post_append(learned_task, {"red": "red"})
+    for point, patch in POINTS.items():
+        assert run_in_process(learning_job.run_learning_job, upgrade, patch) == -signal.SIGKILL, point
+        published = point in ("manifest replaced", "in catalog rows", "committed")
+        assert (open_store().manifest().shards[learned_task] != before[1][0]) == published, point
+        if not published:
+            assert stored_facts(learned_task) == before
+        if point == "manifest replaced":
+            waiting = run_append(append)
+            assert (waiting.state, waiting.progress.stage) == ("probing", "waiting for the domain's upgrade")
+            with pytest.raises(Conflict, match="already published"):
+                commands.cancel_task(upgrade)
+        if point != "committed":
+            expire_leases(upgrade)
+    view = commands.get_task(upgrade)
+    assert view.state == "ready"
+    assert view.progress.upgrade is not None
+    assert view.progress.upgrade.r1_after is not None
+    require_same_videos(learned_task)
+    with session_scope(write=True) as session:
+        session.get_one(Task, append).lease_expires_at = None
+    assert run_append(append).state == "ready"
+    require_same_videos(learned_task)
+
+
+def test_killed_undo_is_completed_by_repetition_or_maintenance(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stored_facts(learned_task)
+    for complete in (upgrades.undo_upgrade, lambda _: upgrades.settle_old_upgrades()):
+        learn(post_upgrade(learned_task))
+        with monkeypatch.context() as patch:
+            patch.setattr(upgrades, "shard_columns", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                upgrades.undo_upgrade(learned_task)
+        with pytest.raises(Conflict, match="undo it again"):
+            post_upgrade(learned_task)
+        with pytest.raises(Conflict, match="undo it again"):
+            upgrades.accept_upgrade(learned_task)
+        complete(learned_task)
+        assert stored_facts(learned_task) == before
+        require_same_videos(learned_task)
+
+
+def test_upgrade_without_sources_is_refused_with_the_videos_and_can_be_retried(learned_task: str) -> None:
+    before = stored_facts(learned_task)
+    folder = settings().media_root / "day"
+    folder.rename(folder.with_name("gone"))
+    upgrade = post_upgrade(learned_task)
+    view = run_job(upgrade)
+    assert view.state == "failed"
+    assert [f"'day-{n}'" in (view.error or "") for n in range(6)] == [True] * 5 + [False]
+    assert view.error_hint == "Put the video back where it was, then retry the task."
+    assert stored_facts(learned_task) == before
+    folder.with_name("gone").rename(folder)
+    assert commands.retry_task(upgrade).state == "queued"
+    learn(upgrade)
+    require_same_videos(learned_task)
+
+
+def test_cancelled_upgrade_leaves_no_trace(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stored_facts(learned_task)
+    upgrade = post_upgrade(learned_task)
+    call_before(monkeypatch, learning_job, "evaluate_task", lambda: commands.cancel_task(upgrade))
+    assert run_job(upgrade).state == "cancelled"
+    assert stored_facts(learned_task) == before
+    assert not open_store().manifest().replaced
+    delete_task(upgrade)
+    assert [task.id for task in commands.list_tasks()] == [learned_task]
+    assert not (settings().checkpoints_dir / upgrade).exists()
+
+
+def test_deleted_domain_is_not_upgraded(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade = post_upgrade(learned_task)
+    call_before(monkeypatch, learning_job, "evaluate_task", lambda: delete_task(learned_task))
+    view = run_job(upgrade)
+    assert (view.state, view.error) == ("failed", f"The domain 'day (deleted {learned_task})' was deleted.")
+
+
+def test_other_workers_embed_an_upgrade_with_its_encoder(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of two videos; a helper embeds all that are free once they are planned."""
+    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
+    upgrade = post_upgrade(learned_task)
+    helped: list[int] = []
+
+    def help_once() -> None:
+        if not helped:
+            helped.append(lifecycle.read_totals(upgrade, "indexing").unfinished)
+            shared_embedding.embed_free_chunks(upgrade, "helper")
+            helped.append(lifecycle.read_totals(upgrade, "indexing").unfinished)
+
+    call_before(monkeypatch, shared_embedding, "read_totals", help_once)
+    learn(upgrade)
+    assert helped == [3, 0]
+    monkeypatch.undo()
+    shared = shard_vectors(learned_task)
+    assert set(shared) == set(catalog_vector_ids(learned_task).values())
+    with session_scope() as session:
+        assert session.scalars(select(Video.task_id).distinct()).all() == [learned_task]
