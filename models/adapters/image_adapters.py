@@ -128,7 +128,7 @@ class FrameFusion(nn.Module):
         Raises:
             BackboneUnsupported: The backbone's blocks are not open.
         """
-        width, blocks = backbone.visual_width, backbone.visual_blocks
+        width, blocks = backbone.feature_dim, backbone.visual_blocks
         heads = open_block(blocks[0]).heads
         return cls(width, heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix)
 

@@ -88,7 +88,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def feature_dim(self) -> int:
-        """Dimension of the vectors that :meth:`video_features` computes."""
+        """Dimension of the vectors that :meth:`video_features` computes: the token width of an open image tower."""
         return int(self.clip.visual.proj.shape[0])
 
     @property
@@ -126,11 +126,6 @@ class Backbone(nn.Module, ABC):
         """Blocks of the image tower, which :func:`~models.backbones.tower_computation.open_block` runs step by step."""
         raise self.closed_blocks_error()
 
-    @property
-    def visual_width(self) -> int:
-        """Token width of the image tower."""
-        raise self.closed_blocks_error()
-
     def pool_frames(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Project class tokens to unit vectors of videos and frames.
 
@@ -161,13 +156,6 @@ class Backbone(nn.Module, ABC):
             tokens = block(tokens)
         features: Tensor = self.clip.visual.ln_post(tokens[:, 0]).unflatten(0, frames.shape[:2])
         return features.mean(dim=1).float()
-
-    def frame_vectors(self, frames: Tensor) -> Tensor:
-        """Embed frames ``uint8 [n, M, H, W, 3]`` to ``float32 [n, M, dim]`` without normalization, for frozen encoders.
-
-        :mod:`models.encoders.tower_forward` runs other image towers block by block.
-        """
-        raise AssertionError(f"the image tower of {self.name!r} is not frozen")
 
     def project_features(self, features: Tensor) -> Tensor:
         """Project :meth:`video_features` ``[n, F]`` to unit video vectors ``[n, dim]``, without learned weights."""
@@ -215,7 +203,7 @@ class Backbone(nn.Module, ABC):
     @property
     def text_width(self) -> int:
         """Token width of the text tower."""
-        raise self.closed_blocks_error()
+        return int(self.token_embedding.embedding_dim)
 
     def embed_words(self, words: Tensor) -> Tensor:
         """Turn token embeddings ``[..., n, L, width]`` into input for the first text block, of the same shape."""

@@ -18,9 +18,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.backbones import SMALL_NAMES, TRANSFORMERS_PREFIX, has_open_blocks
+from models.backbones import SMALL_NAMES, TRANSFORMERS_PREFIX
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.open_clip_files import OPEN_CLIP_PREFIX
+from models.backbones.open_clip_files import BACKBONE_NAMES, OPEN_CLIP_PREFIX
 from models.errors import BackboneUnavailable
 
 if TYPE_CHECKING:
@@ -46,13 +46,9 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
         return SMALL_MODELS[name].frame_spec(frames)
     if name.startswith(OPEN_CLIP_PREFIX):
-        if has_open_blocks(name):
-            from models.backbones.open_clip_backbone import open_clip_frame_spec
+        from models.backbones.open_clip_loading import open_clip_frame_spec
 
-            return open_clip_frame_spec(name, frames)
-        from models.backbones.frozen_open_clip import frozen_frame_spec
-
-        return frozen_frame_spec(name, frames)
+        return open_clip_frame_spec(name, frames)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import transformers_frame_spec
 
@@ -84,13 +80,9 @@ def load_backbone(name: str, frames: int | None = None, *, text_only: bool = Fal
 
         return load_small(name, frames)
     if name.startswith(OPEN_CLIP_PREFIX):
-        if has_open_blocks(name):
-            from models.backbones.open_clip_backbone import load_open_clip
+        from models.backbones.open_clip_loading import load_open_clip
 
-            return load_open_clip(name, frames)
-        from models.backbones.frozen_open_clip import load_frozen_open_clip
-
-        return load_frozen_open_clip(name, frames, text_only=text_only)
+        return load_open_clip(name, frames, text_only=text_only)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import load_transformers
 
@@ -124,7 +116,5 @@ def _tiny_config() -> dict[str, Any]:
 
 def _unknown(name: str) -> BackboneUnavailable:
     return BackboneUnavailable(
-        f"backbone {name!r} is unknown: use 'small', 'lite2', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag, "
-        f"local file or folder>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<hub name "
-        "or folder>'"
+        f"backbone {name!r} is unknown: {BACKBONE_NAMES}, or '{TRANSFORMERS_PREFIX}<hub name or folder>'"
     )

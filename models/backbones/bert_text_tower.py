@@ -134,10 +134,6 @@ class BertBackbone(Backbone):
         return [BertBlock(layer) for layer in self.text.bert.encoder.layer]
 
     @property
-    def text_width(self) -> int:
-        return int(self.text.bert.config.hidden_size)
-
-    @property
     def word_ids(self) -> range:
         """All IDs: BERT replaces a masked word by any other of its vocabulary (Devlin et al., 2019, section 3.1)."""
         return range(self.vocabulary)

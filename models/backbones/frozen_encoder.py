@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,22 +21,30 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.tower_computation import forward_precision
-from models.errors import BackboneUnavailable
+from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
+DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
+_MAX_SIDE = 4096  # pixels; more is a damaged configuration
 _CHUNKS = {"cpu": 8, "cuda": 256}  # frames per forward pass
 # Texts whose tokens tell apart how tokenizers treat case, accents, punctuation and other scripts.
 _PROBES = ("", "A Photo of 3 CATS, “naïve” café-goers &amp; more!", "Снег идёт, 北京 is 雪", "word " * 600)
 
 
 class FrozenEncoder(Backbone):
-    """A dual encoder with closed towers; subclasses call the functions of a library.
+    """A dual encoder with closed towers, which run as functions of a library.
 
     Args:
         model: The towers; the image tower may be missing.
+        embed_images: Function from normalized pixels ``[n, 3, H, W]`` to vectors ``[n, dim]``.
+        embed_texts: Function from token IDs ``[n, L]`` to vectors ``[n, dim]``.
         tokenizer: Function from texts to token IDs ``[n, L]``. It need not be thread-safe.
         vocabulary: Number of token IDs.
-        identity: What identifies architecture, weights and vocabulary besides :data:`_PROBES`, serializable as JSON.
+        identity: What identifies architecture and vocabulary besides :data:`_PROBES`, serializable as JSON.
+        weights: Files of weights.
         padding: Token ID after the end of a text; None if every text has the same length.
+
+    Raises:
+        BackboneUnsupported: A text has several vectors.
     """
 
     has_open_blocks = False
@@ -48,20 +56,28 @@ class FrozenEncoder(Backbone):
         model: nn.Module,
         tokenizer: Callable[[list[str]], Tensor],
         *,
+        embed_images: Callable[[Tensor], Tensor],
+        embed_texts: Callable[[Tensor], Tensor],
         spec: FrameSpec,
         mean: Sequence[float],
         std: Sequence[float],
         vocabulary: int,
         identity: list[Any],
+        weights: Sequence[Path],
         padding: int | None = None,
     ) -> None:
         self._facts = [*identity, spec.size, list(mean), list(std), tokenizer(list(_PROBES)).tolist()]
-        self._vocabulary = vocabulary
+        for path in weights:
+            with path.open("rb") as file:
+                self._facts.append(hashlib.file_digest(file, "sha256").hexdigest())
+        self._embed_images, self._embed_texts = embed_images, embed_texts
+        self._vocabulary, self._padding, self.padding = vocabulary, padding, padding or 0
         self._lock = Lock()
-        self._padding = padding
-        self.padding = padding or 0
         super().__init__(name, model, tokenizer, spec, mean, std)
-        self._dim = self.text_vectors(self.tokenize([""])).shape[-1]
+        vectors = self.text_vectors(self.tokenize([""]))
+        if vectors.dim() != 2:
+            raise BackboneUnsupported(f"backbone {name!r} has a vector for each token, not one for a text")
+        self._dim = vectors.shape[1]
 
     @property
     def dim(self) -> int:
@@ -77,6 +93,7 @@ class FrozenEncoder(Backbone):
 
     @torch.no_grad()
     def frame_vectors(self, frames: Tensor) -> Tensor:
+        """Embed frames ``uint8 [n, M, H, W, 3]`` to ``float32 [n, M, dim]`` without normalization."""
         parts = torch.split(frames.flatten(0, 1), _CHUNKS.get(self.device.type, 8))
         with forward_precision(self.device):
             vectors = torch.cat([self._embed_images(self.pixels(part[None])).float() for part in parts])
@@ -104,14 +121,6 @@ class FrozenEncoder(Backbone):
             vectors = self._embed_texts(ids)
         return F.normalize(vectors.float(), dim=-1)
 
-    @abstractmethod
-    def _embed_images(self, pixels: Tensor) -> Tensor:
-        """Embed normalized pixels ``[n, 3, H, W]`` to ``[n, dim]``."""
-
-    @abstractmethod
-    def _embed_texts(self, ids: Tensor) -> Tensor:
-        """Embed token IDs ``[n, L]`` to ``[n, dim]``."""
-
     def _identity(self) -> list[Any]:
         return self._facts
 
@@ -120,30 +129,40 @@ class FrozenEncoder(Backbone):
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()
 
 
-def file_digests(paths: Iterable[Path]) -> list[str]:
-    """Compute the SHA-256 of each file."""
-    digests = []
-    for path in paths:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return digests
+def build_frame_spec(
+    frames: int | None, shape: tuple[int, int], resize_mode: str, interpolation: str
+) -> FrameSpec:
+    """Describe the frames of a model: height and width in pixels, crop, squash or pad, and Pillow's interpolation.
+
+    Raises:
+        ValueError: The size is impossible.
+    """
+    if not all(isinstance(side, int) and 0 < side <= _MAX_SIDE for side in shape):
+        raise ValueError(f"frames of {shape[0]!r} × {shape[1]!r} pixels are impossible")
+    is_default = shape[0] == shape[1] and (resize_mode, interpolation) == ("crop", "bicubic")
+    return FrameSpec(
+        frames or DEFAULT_FRAMES, shape[0] if is_default else (*shape, resize_mode, interpolation)
+    )
+
+
+@contextmanager
+def loading_errors(name: str, advice: str) -> Iterator[None]:
+    """Turn the unrelated errors of model libraries, the hub client and torch into :class:`BackboneUnavailable`.
+
+    Args:
+        advice: What to do without a connection to the model hub.
+    """
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise BackboneUnavailable(
+            f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
+            f"model hub, {advice}"
+        ) from error
 
 
 def vocabulary_digest(tokenizer: Any) -> str:
     """Compute the digest of a transformers tokenizer's vocabulary."""
     return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
-
-
-def require_fit(name: str, expected: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Compare the tensors of a file with those of an architecture.
-
-    Raises:
-        BackboneUnavailable: They differ; the message names the first tensor that does not fit.
-    """
-    for key in [*expected, *tensors]:
-        shapes = [list(found[key].shape) if key in found else None for found in (tensors, expected)]
-        if shapes[0] != shapes[1]:
-            raise BackboneUnavailable(
-                f"backbone {name!r}: the weights are of another model: {key} has the shape {shapes[0]} in the file, "
-                f"but {shapes[1]} in the configuration"
-            )

@@ -23,10 +23,7 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.open_clip_files import OPEN_CLIP_PREFIX, read_open_clip, suggest
-from models.errors import BackboneUnavailable
-
-DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
+from models.backbones.open_clip_files import OPEN_CLIP_PREFIX
 
 
 class OpenClipBackbone(Backbone):
@@ -61,10 +58,6 @@ class OpenClipBackbone(Backbone):
         return list(self.clip.visual.transformer.resblocks)
 
     @property
-    def visual_width(self) -> int:
-        return int(self.clip.visual.transformer.width)
-
-    @property
     def text_blocks(self) -> list[Any]:
         return list(self._text_blocks)
 
@@ -72,10 +65,6 @@ class OpenClipBackbone(Backbone):
         other = copy.copy(self)
         other._text_blocks = list(blocks)
         return other
-
-    @property
-    def text_width(self) -> int:
-        return int(self.text.ln_final.normalized_shape[0])
 
     @property
     def token_embedding(self) -> nn.Embedding:
@@ -112,50 +101,11 @@ class OpenClipBackbone(Backbone):
 
     def _identity(self) -> list[Any]:
         model, _, source = self.name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
-        activation = ["quick_gelu"] if _needs_quick_gelu(model, source) else []
+        activation = ["quick_gelu"] if needs_quick_gelu(model, source) else []
         return [self.name.split("/")[0], self.spec.size, *activation]
 
 
-def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Read the frames per video and frame size from an open_clip model's configuration.
-
-    Raises:
-        BackboneUnavailable: See :func:`~models.backbones.open_clip_files.read_open_clip`.
-    """
-    return FrameSpec(
-        frames or DEFAULT_FRAMES, int(read_open_clip(name).config["vision_cfg"].get("image_size", 224))
-    )
-
-
-def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
-    """Load an open_clip model with plain CLIP towers and its weights.
-
-    Raises:
-        BackboneUnavailable: The model is unknown, or the weights cannot be fetched; the message says which file to put
-            where.
-    """
-    spec, files = open_clip_frame_spec(name, frames), read_open_clip(name)
-    described = f"local-dir:{files.folder}" if files.is_described else None
-    try:
-        clip, _, transform = open_clip.create_model_and_transforms(
-            described or files.model,
-            pretrained=None if described else str(files.weights or files.source),
-            require_pretrained=True,
-            force_quick_gelu=_needs_quick_gelu(files.model, files.source),
-        )
-    except Exception as error:  # open_clip, the hub client and torch raise unrelated types
-        tags = suggest(files.source, open_clip.list_pretrained_tags_by_model(files.model))
-        raise BackboneUnavailable(
-            f"backbone {name!r}: the weights could not be loaded{tags} ({type(error).__name__}: {error}). Without "
-            f"a connection to the model hub, put a checkpoint of {files.model} in open_clip's format "
-            f"(.safetensors or .pt) on this machine and name it: {OPEN_CLIP_PREFIX}{files.model}/<path to the file>"
-        ) from error
-    normalize = next(step for step in transform.transforms if hasattr(step, "mean"))
-    tokenizer = clip_tokenizer(clip.context_length)
-    return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalize.mean), tuple(normalize.std))
-
-
-def _needs_quick_gelu(model: str, source: str) -> bool:
+def needs_quick_gelu(model: str, source: str) -> bool:
     """Check whether the weights were trained with QuickGELU: open_clip would only warn, and build them with GELU."""
     return bool((open_clip.get_pretrained_cfg(model, source) or {}).get("quick_gelu"))
 

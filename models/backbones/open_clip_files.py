@@ -19,25 +19,14 @@ from models.errors import BackboneUnavailable
 OPEN_CLIP_PREFIX = "open_clip:"  # of the names of open_clip backbones
 CONFIG_FILE = "open_clip_config.json"
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")  # best first
-# Values with which the towers of the original CLIP are built: a ViT with a class token, and a causal text tower pooled
-# at the end of the text.
-_PLAIN_IMAGES = {
-    "timm_model_name": None,
-    "pool_type": "tok",
-    "attentional_pool": False,
-    "final_ln_after_pool": False,
-}
-_PLAIN_TEXTS = {
-    "hf_model_name": None,
-    "hf_tokenizer_name": None,
-    "pool_type": "argmax",
-    "embed_cls": False,
-    "no_causal_mask": False,
-    "proj_type": "linear",
-}
-_PLAIN_BLOCKS = {"block_type": None} | dict.fromkeys(
-    ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), False
+BACKBONE_NAMES = (  # what error messages suggest
+    f"use 'small', 'lite2', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag, local file or folder>', for example "
+    f"'{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
 )
+# All that configurations of the original CLIP's towers state: a ViT with a class token, and a causal text tower pooled
+# at the end of the text.
+_PLAIN_IMAGES = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio", "ls_init_value"}
+_PLAIN_TEXTS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "ls_init_value"}
 
 
 class OpenClipFiles(NamedTuple):
@@ -67,12 +56,8 @@ class OpenClipFiles(NamedTuple):
     def has_open_blocks(self) -> bool:
         """Whether both towers are plain CLIP transformers, so that adapters can work inside them."""
         images, texts = self.config["vision_cfg"], self.config["text_cfg"]
-        return (
-            "multimodal_cfg" not in self.config
-            and isinstance(images.get("layers", 12), int)
-            and _has_values(images, _PLAIN_IMAGES | _PLAIN_BLOCKS)
-            and _has_values(texts, _PLAIN_TEXTS | _PLAIN_BLOCKS)
-        )
+        is_plain = images.keys() <= _PLAIN_IMAGES and texts.keys() <= _PLAIN_TEXTS
+        return is_plain and isinstance(images.get("layers", 12), int) and "multimodal_cfg" not in self.config
 
 
 def read_open_clip(name: str) -> OpenClipFiles:
@@ -83,40 +68,34 @@ def read_open_clip(name: str) -> OpenClipFiles:
     """
     model, _, source = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
     if not source:
-        raise BackboneUnavailable(
-            f"backbone {name!r} names no weights: use 'small', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag, "
-            f"local file or folder>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
-        )
-    path = Path(source)
-    weights = _find_weights(name, path) if path.is_dir() else path if path.is_file() else None
+        raise BackboneUnavailable(f"backbone {name!r} names no weights: {BACKBONE_NAMES}")
     configs = {file.stem: file for file in _package_folder().glob("*.json")}
-    described = weights.with_name(CONFIG_FILE) if weights else None
-    has_file = described is not None and described.is_file()
-    is_described = has_file and (path.is_dir() or model not in configs)
-    if not is_described and model not in configs:
-        raise BackboneUnavailable(
-            f"backbone {name!r}: open_clip has no model {model!r}{suggest(model, list(configs))}; `python -c 'import "
-            "open_clip; print(open_clip.list_models())'` lists its models"
-        )
+    file = path = Path(source)
+    stated: Any = {}
     try:
-        local = json.loads(described.read_text(encoding="utf-8")) if described and has_file else {}
-        config = (
-            local["model_cfg"] if is_described else json.loads(configs[model].read_text(encoding="utf-8"))
-        )
-        if not all(isinstance(config[tower], dict) for tower in ("vision_cfg", "text_cfg")):
-            raise TypeError("vision_cfg and text_cfg must be objects")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        weights = _find_weights(name, path) if path.is_dir() else path if path.is_file() else None
+        is_described = False
+        if weights and (file := weights.with_name(CONFIG_FILE)).is_file():
+            is_described = path.is_dir() or model not in configs
+            stated = json.loads(file.read_text(encoding="utf-8"))
+        if not is_described and model not in configs:
+            raise BackboneUnavailable(
+                f"backbone {name!r}: open_clip has no model {model!r}{suggest(model, list(configs))}; `python -c "
+                "'import open_clip; print(open_clip.list_models())'` lists its models"
+            )
+        config = stated["model_cfg"] if is_described else json.loads(configs[model].read_text("utf-8"))
+        preprocessing = stated.get("preprocess_cfg") or {}
+        if not all(
+            isinstance(part, dict) for part in (config["vision_cfg"], config["text_cfg"], preprocessing)
+        ):
+            raise TypeError("vision_cfg, text_cfg and preprocess_cfg must be objects")
+    except BackboneUnavailable:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BackboneUnavailable(
-            f"backbone {name!r}: {described} is no configuration of open_clip ({type(error).__name__}: {error})"
+            f"backbone {name!r}: {file} is no configuration of open_clip ({type(error).__name__}: {error})"
         ) from error
-    return OpenClipFiles(
-        model=model,
-        source=source,
-        config=config,
-        preprocessing=local.get("preprocess_cfg") or {},
-        weights=weights,
-        is_described=is_described,
-    )
+    return OpenClipFiles(model, source, config, preprocessing, weights, is_described)
 
 
 def suggest(name: str, names: Sequence[str]) -> str:
@@ -145,7 +124,3 @@ def _package_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise BackboneUnavailable("backbones of open_clip need the Python package open_clip_torch")
     return Path(spec.submodule_search_locations[0]) / "model_configs"
-
-
-def _has_values(config: dict[str, Any], values: dict[str, Any]) -> bool:
-    return all(config.get(key, value) == value for key, value in values.items())

@@ -28,8 +28,8 @@ from transformers.utils.hub import cached_file
 
 from models.backbones import TRANSFORMERS_PREFIX
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.frozen_encoder import FrozenEncoder, file_digests, vocabulary_digest
-from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
+from models.backbones.frozen_encoder import FrozenEncoder, build_frame_spec, loading_errors, vocabulary_digest
+from models.errors import BackboneUnavailable, BackboneUnsupported
 
 
 @contextmanager
@@ -98,35 +98,8 @@ def load_bert(name: str, source: str) -> Any:
         return load_model(name, source, BertModel, add_pooling_layer=False)
 
 
-_DEFAULT_FRAMES = 12  # as for open_clip
 _INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 _IMAGE_PARTS = ("vision_model", "visual_projection", "vision_projection")
-
-
-class FrozenTransformers(FrozenEncoder):
-    """A dual encoder of transformers with closed towers.
-
-    Args:
-        crop: Height and width of the center that the image tower sees of a frame.
-    """
-
-    def __init__(self, *args: Any, crop: tuple[int, int], identity: list[Any], **kwargs: Any) -> None:
-        self._crop = crop
-        super().__init__(*args, identity=[*identity, crop], **kwargs)
-
-    def _embed_images(self, pixels: Tensor) -> Tensor:
-        (height, width), shape = self._crop, self.spec.shape
-        top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
-        seen = pixels[..., top : top + height, left : left + width]
-        return _vectors(self.clip.get_image_features(pixel_values=seen))
-
-    def _embed_texts(self, ids: Tensor) -> Tensor:
-        mask = {} if self._padding is None else {"attention_mask": (ids != self._padding).long()}
-        return _vectors(self.clip.get_text_features(input_ids=ids, **mask))
-
-
-def _vectors(output: Any) -> Tensor:
-    return cast(Tensor, output if isinstance(output, Tensor) else output.pooler_output)
 
 
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -137,10 +110,10 @@ def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
         BackboneUnsupported: The preprocessing is not supported.
     """
     with _loading_errors(name):
-        return FrameSpec(frames or _DEFAULT_FRAMES, _read_preprocessing(name).size)
+        return _read_preprocessing(name, frames).spec
 
 
-def load_transformers(name: str, frames: int | None = None, *, text_only: bool = False) -> FrozenTransformers:
+def load_transformers(name: str, frames: int | None = None, *, text_only: bool = False) -> FrozenEncoder:
     """Load a dual encoder with its weights.
 
     Raises:
@@ -157,7 +130,7 @@ def load_transformers(name: str, frames: int | None = None, *, text_only: bool =
                 f"backbone {name!r}: {source!r} is of type {config.model_type!r}, which is no dual encoder of images "
                 f"and texts: use one such as {TRANSFORMERS_PREFIX}google/siglip2-base-patch16-224"
             )
-        preprocessing = _read_preprocessing(name)
+        spec, (height, width), mean, std = _read_preprocessing(name, frames)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="right")
         tokenize, padding = _text_reader(tokenizer, config)
         if text_only:
@@ -166,23 +139,34 @@ def load_transformers(name: str, frames: int | None = None, *, text_only: bool =
         for part in _IMAGE_PARTS if text_only else ():
             if hasattr(model, part):
                 setattr(model, part, nn.Identity())
-        return FrozenTransformers(
+        top, left = (spec.shape[0] - height) // 2, (spec.shape[1] - width) // 2
+
+        def embed_images(pixels: Tensor) -> Tensor:
+            seen = pixels[..., top : top + height, left : left + width]
+            return _vectors(model.get_image_features(pixel_values=seen))
+
+        def embed_texts(ids: Tensor) -> Tensor:
+            mask = {} if padding is None else {"attention_mask": (ids != padding).long()}
+            return _vectors(model.get_text_features(input_ids=ids, **mask))
+
+        return FrozenEncoder(
             name,
             model,
             tokenize,
-            spec=FrameSpec(frames or _DEFAULT_FRAMES, preprocessing.size),
-            mean=preprocessing.mean,
-            std=preprocessing.std,
-            crop=preprocessing.crop,
+            embed_images=embed_images,
+            embed_texts=embed_texts,
+            spec=spec,
+            mean=mean,
+            std=std,
             vocabulary=config.get_text_config().vocab_size,
-            identity=[
-                TRANSFORMERS_PREFIX,
-                stated,
-                vocabulary_digest(tokenizer),
-                *file_digests(_weights(source)),
-            ],
+            identity=[TRANSFORMERS_PREFIX, stated, vocabulary_digest(tokenizer), height, width],
+            weights=_weights(source),
             padding=padding,
         )
+
+
+def _vectors(output: Any) -> Tensor:
+    return cast(Tensor, output if isinstance(output, Tensor) else output.pooler_output)
 
 
 def _text_reader(tokenizer: Any, config: Any) -> tuple[Callable[[list[str]], Tensor], int | None]:
@@ -210,13 +194,13 @@ def _text_reader(tokenizer: Any, config: Any) -> tuple[Callable[[list[str]], Ten
 
 
 class _Preprocessing(NamedTuple):
-    size: tuple[int, int, str, str] | int
-    crop: tuple[int, int]
+    spec: FrameSpec
+    crop: tuple[int, int]  # height and width of the center that the image tower sees of a frame
     mean: list[float]
     std: list[float]
 
 
-def _read_preprocessing(name: str) -> _Preprocessing:
+def _read_preprocessing(name: str, frames: int | None) -> _Preprocessing:
     """Read how a model's processor resizes, crops and normalizes pictures.
 
     Raises:
@@ -224,32 +208,25 @@ def _read_preprocessing(name: str) -> _Preprocessing:
     """
     loader: Any = AutoImageProcessor
     processor = loader.from_pretrained(name.removeprefix(TRANSFORMERS_PREFIX), trust_remote_code=False)
-    size, is_cropped = (
-        dict(getattr(processor, "size", None) or {}),
-        getattr(processor, "do_center_crop", False),
-    )
-    interpolation = _INTERPOLATIONS[int(processor.resample)]
-    side = size.get("shortest_edge", 0)
+    size, is_cropped = dict(processor.size or {}), getattr(processor, "do_center_crop", False)
     if size.keys() == {"height", "width"}:
         shape, mode = (size["height"], size["width"]), "squash"
     elif size.keys() == {"shortest_edge"} and is_cropped:
-        shape, mode = (side, side), "crop"
+        shape, mode = (size["shortest_edge"],) * 2, "crop"
     else:
         raise BackboneUnsupported(
             f"backbone {name!r}: its processor makes no frames of a fixed size ({size}); of SigLIP 2, the models whose "
             "names end with a size do"
         )
-    crop = dict(processor.crop_size) if is_cropped else {"height": shape[0], "width": shape[1]}
+    crop = (processor.crop_size["height"], processor.crop_size["width"]) if is_cropped else shape
+    spec = build_frame_spec(frames, shape, mode, _INTERPOLATIONS[int(processor.resample)])
     scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
     offset = 1.0 if getattr(processor, "rescale_offset", False) else 0.0
-    means, stds = processor.image_mean, processor.image_std
-    if not processor.do_normalize:
-        means, stds = [0.0] * 3, [1.0] * 3
+    is_normalized = processor.do_normalize
+    means = processor.image_mean if is_normalized else [0.0] * 3
+    stds = processor.image_std if is_normalized else [1.0] * 3
     return _Preprocessing(
-        size=side if (mode, interpolation) == ("crop", "bicubic") else (*shape, mode, interpolation),
-        crop=(crop["height"], crop["width"]),
-        mean=[(value + offset) / scale for value in means],
-        std=[value / scale for value in stds],
+        spec, crop, [(value + offset) / scale for value in means], [value / scale for value in stds]
     )
 
 
@@ -266,15 +243,9 @@ def _weights(source: str) -> list[Path]:
 @contextmanager
 def _loading_errors(name: str) -> Iterator[None]:
     """Turn loading errors into :class:`BackboneUnavailable`, and silence the library's own reports."""
-    try:
-        with silent_library():
-            yield
-    except ModelError:
-        raise
-    except Exception as error:  # the library, the hub client and safetensors raise unrelated types
-        raise BackboneUnavailable(
-            f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
-            "model hub, give a folder in the format of the transformers library, with config.json, "
-            "preprocessor_config.json, model.safetensors and the tokenizer's files: "
-            f"{TRANSFORMERS_PREFIX}<path to the folder>"
-        ) from error
+    advice = (
+        "give a folder in the format of the transformers library, with config.json, preprocessor_config.json, "
+        f"model.safetensors and the tokenizer's files: {TRANSFORMERS_PREFIX}<path to the folder>"
+    )
+    with loading_errors(name, advice), silent_library():
+        yield

@@ -182,8 +182,7 @@ def load_query_backbone(
 
     apply_torch_threads()
     load = partial(load_backbone, name, frames)
-    backbone = (load() if has_open_blocks(name) else load(text_only=True)).to(compute_device(device))
+    backbone = load(text_only=True).to(compute_device(device))
     backbone.query_precision = precision
-    if has_open_blocks(name):
-        return TowerQueryBackbone(backbone)
-    return TowerQueryBackbone(backbone, load_towers=lambda: load().to(backbone.device))
+    is_whole = has_open_blocks(name)
+    return TowerQueryBackbone(backbone, None if is_whole else lambda: load().to(backbone.device))

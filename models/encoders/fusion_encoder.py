@@ -111,7 +111,7 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
     """
     return FusionEncoder(
         backbone.text_width,
-        backbone.visual_width,
+        backbone.feature_dim,
         open_block(backbone.text_blocks[0]).heads,
         layers=layers,
         frames=backbone.spec.frames,

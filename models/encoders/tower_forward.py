@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from models.adapters.image_adapters import FrameFusion, FrameFusionAdapter
 from models.backbones.backbone import Backbone
+from models.backbones.frozen_encoder import FrozenEncoder
 from models.backbones.tower_computation import (
     OpenBlock,
     encode_in_parts,
@@ -133,7 +134,7 @@ def encode_frames(
     """
 
     def encode(part: Tensor) -> tuple[Tensor, Tensor]:
-        if not backbone.has_open_blocks and fusion is None:
+        if isinstance(backbone, FrozenEncoder) and fusion is None:
             vectors = backbone.frame_vectors(part)
             return F.normalize(vectors.mean(dim=1), dim=-1), F.normalize(vectors, dim=-1)
         with forward_precision(backbone.device):

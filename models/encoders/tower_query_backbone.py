@@ -182,7 +182,10 @@ class TowerQueryBackbone(QueryBackbone):
     def towers(self) -> Backbone:
         with self._lock:
             if self._load_towers is not None:
-                self._backbone, self._load_towers = self._load_towers(), None
+                # Queries use the text tower of both from now on, so that the one that was alone is freed.
+                self._backbone = self.packed = self._load_towers()
+                self.weight_bytes = sum(weight.nbytes for weight in self._backbone.parameters())
+                self._load_towers = None
         return self._backbone
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:

@@ -223,10 +223,6 @@ class SmallBackbone(BertBackbone):
     def visual_blocks(self) -> list[Any]:
         return list(self.clip.visual.blocks)
 
-    @property
-    def visual_width(self) -> int:
-        return self.feature_dim
-
     @torch.no_grad()
     def embed_frames(self, frames: Tensor) -> Tensor:
         """Pool features ``[n, M, 1+4, 1280]`` of frames and of their overlapping quarters, in single precision.

@@ -17,8 +17,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.frozen_open_clip import build_model
 from models.backbones.open_clip_files import CONFIG_FILE, OPEN_CLIP_PREFIX
+from models.backbones.open_clip_loading import build_model
 from models.encoders.encoder_registry import load_query_backbone
 from models.encoders.tower_forward import encode_frames
 from models.encoders.tower_query_backbone import TowerQueryBackbone

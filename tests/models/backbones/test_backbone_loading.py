@@ -87,9 +87,10 @@ def test_plain_clip_loads_from_a_local_folder(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("huge", "use 'small', 'lite2', 'tiny', or 'open_clip:"),
-        ("open_clip:ViT-B-32", "use 'small', 'tiny', or 'open_clip:"),
+        ("open_clip:ViT-B-32", "use 'small', 'lite2', 'tiny', or 'open_clip:"),
         ("open_clip:NoSuchModel/openai", "has no model 'NoSuchModel'"),
         ("open_clip:vit-b16-siglip2/webli", r"did you mean ViT-B-16-SigLIP2,"),
+        (f"open_clip:ViT-B-32/{'x' * 300}", "File name too long"),
     ],
 )
 def test_unknown_names_are_refused_with_a_hint(name: str, message: str) -> None:

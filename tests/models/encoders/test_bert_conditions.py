@@ -71,7 +71,7 @@ def test_fixed_expert_of_tame_equals_a_tower_with_changed_weights() -> None:
 @torch.no_grad()
 def test_trained_image_block_equals_a_plain_transformer_block(trained: Any) -> None:
     block = trained.visual_blocks[0]
-    tokens = torch.randn(3, 5, trained.visual_width)
+    tokens = torch.randn(3, 5, trained.feature_dim)
     normalized = torch.nn.functional.layer_norm(tokens, tokens.shape[-1:])
     attended = tokens + block.attention(*(normalized.transpose(0, 1),) * 3)[0].transpose(0, 1)
     expected = attended + block.perceptron(torch.nn.functional.layer_norm(attended, tokens.shape[-1:]))

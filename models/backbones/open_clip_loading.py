@@ -1,0 +1,239 @@
+"""Every model of open_clip: plain CLIPs with open blocks, and all others as frozen encoders.
+
+Frozen encoders run through ``encode_image`` and ``encode_text``.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import open_clip
+from open_clip.coca_model import CoCa
+from open_clip.factory import convert_state_dict, load_state_dict
+from open_clip.hf_configs import arch_dict
+from open_clip.model import (
+    CLIP,
+    CLIPTextCfg,
+    CLIPVisionCfg,
+    CustomTextCLIP,
+    convert_to_custom_text_state_dict,
+)
+from open_clip.pretrained import download_pretrained
+from open_clip.tokenizer import HFTokenizer
+from open_clip.transform import PreprocessCfg, merge_preprocess_dict
+from torch import Tensor
+
+from models.backbones import has_open_blocks
+from models.backbones.backbone_description import FrameSpec
+from models.backbones.frozen_encoder import FrozenEncoder, build_frame_spec, loading_errors, vocabulary_digest
+from models.backbones.open_clip_backbone import OpenClipBackbone, clip_tokenizer, needs_quick_gelu
+from models.backbones.open_clip_files import OPEN_CLIP_PREFIX, OpenClipFiles, read_open_clip, suggest
+from models.backbones.transformers_backbone import read_config
+from models.errors import BackboneUnavailable, BackboneUnsupported
+
+_RESIZE_MODES = {"shortest": "crop", "longest": "pad", "squash": "squash"}
+# Settings that identify no encoder: of training, and what is identified by its content.
+_IRRELEVANT = {
+    "patch_dropout",
+    "timm_drop",
+    "timm_drop_path",
+    "timm_model_pretrained",
+    "hf_model_pretrained",
+    "hf_model_name",
+    "hf_tokenizer_name",
+    "tokenizer_mode",
+    "tokenizer_kwargs",
+    "output_tokens",
+}
+_TEMPERATURE = ("logit_scale", "logit_bias")  # no vector depends on them
+
+
+def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
+    """Read how frames are sampled and resized from a model's configuration.
+
+    Plain CLIPs that open_clip lists see square, cropped frames whatever their tag states, as their fingerprints say.
+
+    Raises:
+        BackboneUnavailable: See :func:`~models.backbones.open_clip_files.read_open_clip`.
+        BackboneUnsupported: The preprocessing is not supported.
+    """
+    files = read_open_clip(name)
+    with _loading_errors(name):
+        preprocessing = _preprocessing(files)
+        size = preprocessing["size"]
+        mode, interpolation = _RESIZE_MODES.get(preprocessing["resize_mode"]), preprocessing["interpolation"]
+        if files.has_open_blocks and not files.is_described:
+            mode, interpolation = "crop", "bicubic"
+        if mode is None or interpolation not in ("bicubic", "bilinear") or preprocessing["fill_color"]:
+            raise BackboneUnsupported(
+                f"backbone {name!r}: its preprocessing {preprocessing} is not supported"
+            )
+        height, width = (size, size) if isinstance(size, int) else size
+        return build_frame_spec(frames, (height, width), mode, interpolation)
+
+
+def load_open_clip(
+    name: str, frames: int | None = None, *, text_only: bool = False
+) -> OpenClipBackbone | FrozenEncoder:
+    """Load an open_clip model with its weights.
+
+    Raises:
+        BackboneUnavailable: The model is unknown, its files cannot be fetched, or the weights do not fit it.
+        BackboneUnsupported: The preprocessing or the text tower is not supported.
+    """
+    files, spec = read_open_clip(name), open_clip_frame_spec(name, frames)
+    if files.weights is None and not _tag_settings(files):
+        tags = open_clip.list_pretrained_tags_by_model(files.model)
+        raise BackboneUnavailable(
+            f"backbone {name!r}: open_clip has no weights {files.source!r} of {files.model}"
+            f"{suggest(files.source, tags)}, and there is no such file or folder; its tags: {', '.join(tags) or 'none'}"
+        )
+    with _loading_errors(name):
+        if files.has_open_blocks:
+            return _load_plain(name, files, spec)
+        weights = files.weights or Path(download_pretrained(_tag_settings(files)))
+        config, facts = _resolve(name, files)
+        model = _load_model(name, config, weights, text_only=text_only)
+        tokenizer = _load_tokenizer(files, config["text_cfg"])
+        if isinstance(tokenizer, HFTokenizer):
+            facts.append(vocabulary_digest(tokenizer.tokenizer))
+        preprocessing = _preprocessing(files)
+        return FrozenEncoder(
+            name,
+            model,
+            tokenizer,
+            embed_images=partial(model.encode_image, normalize=False),
+            embed_texts=model.encode_text,
+            spec=spec,
+            mean=preprocessing["mean"],
+            std=preprocessing["std"],
+            vocabulary=getattr(model, "text", model).vocab_size,
+            identity=[OPEN_CLIP_PREFIX, *facts],
+            weights=[weights],
+        )
+
+
+def _loading_errors(name: str) -> AbstractContextManager[None]:
+    model = name.partition("/")[0]
+    if has_open_blocks(name):
+        advice = (
+            f"put a checkpoint of {model.removeprefix(OPEN_CLIP_PREFIX)} in open_clip's format (.safetensors or .pt) "
+            f"on this machine and name it: {model}/<path to the file>"
+        )
+    else:
+        advice = (
+            "put the files of the model's repository (open_clip_config.json, open_clip_model.safetensors, and the "
+            "tokenizer's) into a folder, for a text tower from transformers also its config.json, and name the folder: "
+            f"{model}/<path to the folder>"
+        )
+    return loading_errors(name, advice)
+
+
+def _load_plain(name: str, files: OpenClipFiles, spec: FrameSpec) -> OpenClipBackbone:
+    described = f"local-dir:{files.folder}" if files.is_described else None
+    clip, _, transform = open_clip.create_model_and_transforms(
+        described or files.model,
+        pretrained=None if described else str(files.weights or files.source),
+        require_pretrained=True,
+        force_quick_gelu=needs_quick_gelu(files.model, files.source),
+    )
+    normalize = next(step for step in transform.transforms if hasattr(step, "mean"))
+    tokenizer = clip_tokenizer(clip.context_length)
+    return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalize.mean), tuple(normalize.std))
+
+
+def _tag_settings(files: OpenClipFiles) -> dict[str, Any]:
+    """Look up what open_clip knows about a tag of weights, or for a local file about the model's first tag."""
+    tags = open_clip.list_pretrained_tags_by_model(files.model)
+    tag = files.source if files.weights is None else next(iter(tags), "")
+    settings: dict[str, Any] = open_clip.get_pretrained_cfg(files.model, tag)
+    return settings
+
+
+def _preprocessing(files: OpenClipFiles) -> dict[str, Any]:
+    stated = files.preprocessing or _tag_settings(files)
+    settings: dict[str, Any] = merge_preprocess_dict(PreprocessCfg(), stated)
+    return settings | {"size": files.config["vision_cfg"].get("image_size", 224)}
+
+
+def _resolve(name: str, files: OpenClipFiles) -> tuple[dict[str, Any], list[Any]]:
+    """Complete a configuration with local files, and list facts that identify the towers wherever these are stored."""
+    images, texts = dict(files.config["vision_cfg"]), dict(files.config["text_cfg"])
+    images["timm_model_pretrained"] = texts["hf_model_pretrained"] = False
+    config = {**files.config, "vision_cfg": images, "text_cfg": texts}
+    if needs_quick_gelu(files.model, files.source):
+        config["quick_gelu"] = True
+    tower: dict[str, Any] = {}  # configuration of a text tower from transformers
+    if hub_name := texts.get("hf_model_name"):
+        is_local = files.folder is not None and (files.folder / "config.json").is_file()
+        texts["hf_model_name"] = str(files.folder) if is_local else hub_name
+        _, tower = read_config(name, texts["hf_model_name"], arch_dict)
+    stated = [
+        {
+            key: value
+            for key, value in settings.items()
+            if key not in _IRRELEVANT and value != defaults.get(key)
+        }
+        for settings, defaults in ((images, asdict(CLIPVisionCfg())), (texts, asdict(CLIPTextCfg())))
+    ]
+    return config, [*stated, tower, config.get("quick_gelu", False)]
+
+
+def build_model(config: dict[str, Any]) -> Any:
+    """Build the towers with random weights."""
+    settings = dict(config)
+    is_custom = settings.pop("custom_text", False) or "hf_model_name" in config["text_cfg"]
+    kind = CoCa if "multimodal_cfg" in settings else CustomTextCLIP
+    return (kind if is_custom else CLIP)(**settings)
+
+
+def _load_model(name: str, config: dict[str, Any], weights: Path, *, text_only: bool) -> Any:
+    """Load the towers with their weights, for ``text_only`` without the image tower.
+
+    Raises:
+        BackboneUnavailable: The weights do not fit the configuration; the message names the first that does not.
+    """
+    tensors: dict[str, Tensor] = load_state_dict(str(weights))  # safetensors are read on use
+    # Weights with names of another project are converted together with the image tower.
+    skips_images = text_only and any(key.startswith("visual.") for key in tensors)
+    if skips_images:
+        config = {**config, "vision_cfg": {"layers": 1, "width": 64, "image_size": 32, "patch_size": 32}}
+        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith("visual.")}
+    model = build_model(config)
+    tensors = convert_state_dict(model, tensors)
+    if "positional_embedding" in tensors and hasattr(model, "text"):
+        tensors = convert_to_custom_text_state_dict(tensors)
+    if skips_images:
+        del model.visual
+    expected = model.state_dict()
+    for key in (*_TEMPERATURE, "text.transformer.embeddings.position_ids"):
+        tensors.pop(key, None)
+        if key in expected:
+            tensors[key] = expected[key]
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()[:200]
+        raise BackboneUnavailable(f"backbone {name!r}: the weights are of another model: {first}") from error
+    for tower in ("visual", "text_decoder") if text_only else ("text_decoder",):
+        if hasattr(model, tower):
+            delattr(model, tower)  # captions are not generated
+    return model
+
+
+def _load_tokenizer(files: OpenClipFiles, config: dict[str, Any]) -> Any:
+    """Build the model's tokenizer; its files next to the weights precede those of the hub."""
+    length, kwargs = config.get("context_length", 77), config.get("tokenizer_kwargs") or {}
+    if not config.get("hf_tokenizer_name"):
+        return clip_tokenizer(length, **kwargs)
+    is_local = files.folder is not None and any(files.folder.glob("tokenizer*"))
+    return HFTokenizer(
+        str(files.folder) if is_local else config["hf_tokenizer_name"],
+        context_length=length,
+        tokenizer_mode=config.get("tokenizer_mode"),
+        **{**kwargs, "trust_remote_code": False},
+    )
