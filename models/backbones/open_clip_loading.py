@@ -5,7 +5,8 @@ Frozen encoders run through ``encode_image`` and ``encode_text``.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import open_clip
 from open_clip.coca_model import CoCa
-from open_clip.factory import convert_state_dict, load_state_dict
+from open_clip.factory import convert_state_dict, load_checkpoint, load_state_dict
 from open_clip.hf_configs import arch_dict
 from open_clip.model import (
     CLIP,
@@ -55,7 +56,7 @@ _TEMPERATURE = ("logit_scale", "logit_bias")  # no vector depends on them
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Read how frames are sampled and resized from a model's configuration.
 
-    Plain CLIPs that open_clip lists see square, cropped frames whatever their tag states, as their fingerprints say.
+    Plain CLIPs that open_clip lists see cropped frames whatever their tag states, as their fingerprints say.
 
     Raises:
         BackboneUnavailable: See :func:`~models.backbones.open_clip_files.read_open_clip`.
@@ -64,9 +65,9 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     files = read_open_clip(name)
     with _loading_errors(name):
         preprocessing = _preprocessing(files)
-        size = preprocessing["size"]
+        size = files.config["vision_cfg"].get("image_size", 224)
         mode, interpolation = _RESIZE_MODES.get(preprocessing["resize_mode"]), preprocessing["interpolation"]
-        if files.has_open_blocks and not files.is_described:
+        if _is_listed_plain(files):
             mode, interpolation = "crop", "bicubic"
         if mode is None or interpolation not in ("bicubic", "bilinear") or preprocessing["fill_color"]:
             raise BackboneUnsupported(
@@ -93,15 +94,19 @@ def load_open_clip(
             f"{suggest(files.source, tags)}, and there is no such file or folder; its tags: {', '.join(tags) or 'none'}"
         )
     with _loading_errors(name):
-        if files.has_open_blocks:
-            return _load_plain(name, files, spec)
         weights = files.weights or Path(download_pretrained(_tag_settings(files)))
         config, facts = _resolve(name, files)
+        preprocessing = _preprocessing(files)
+        mean, std = preprocessing["mean"], preprocessing["std"]
+        if files.has_open_blocks:
+            clip = build_model(config)
+            with _fitting_errors(name):
+                load_checkpoint(clip, str(weights))
+            return OpenClipBackbone(name, clip, clip_tokenizer(clip.context_length), spec, mean, std)
         model = _load_model(name, config, weights, text_only=text_only)
         tokenizer = _load_tokenizer(files, config["text_cfg"])
         if isinstance(tokenizer, HFTokenizer):
             facts.append(vocabulary_digest(tokenizer.tokenizer))
-        preprocessing = _preprocessing(files)
         return FrozenEncoder(
             name,
             model,
@@ -109,8 +114,8 @@ def load_open_clip(
             embed_images=partial(model.encode_image, normalize=False),
             embed_texts=model.encode_text,
             spec=spec,
-            mean=preprocessing["mean"],
-            std=preprocessing["std"],
+            mean=mean,
+            std=std,
             vocabulary=getattr(model, "text", model).vocab_size,
             identity=[OPEN_CLIP_PREFIX, *facts],
             weights=[weights],
@@ -133,19 +138,6 @@ def _loading_errors(name: str) -> AbstractContextManager[None]:
     return loading_errors(name, advice)
 
 
-def _load_plain(name: str, files: OpenClipFiles, spec: FrameSpec) -> OpenClipBackbone:
-    described = f"local-dir:{files.folder}" if files.is_described else None
-    clip, _, transform = open_clip.create_model_and_transforms(
-        described or files.model,
-        pretrained=None if described else str(files.weights or files.source),
-        require_pretrained=True,
-        force_quick_gelu=needs_quick_gelu(files.model, files.source),
-    )
-    normalize = next(step for step in transform.transforms if hasattr(step, "mean"))
-    tokenizer = clip_tokenizer(clip.context_length)
-    return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalize.mean), tuple(normalize.std))
-
-
 def _tag_settings(files: OpenClipFiles) -> dict[str, Any]:
     """Look up what open_clip knows about a tag of weights, or for a local file about the model's first tag."""
     tags = open_clip.list_pretrained_tags_by_model(files.model)
@@ -155,9 +147,17 @@ def _tag_settings(files: OpenClipFiles) -> dict[str, Any]:
 
 
 def _preprocessing(files: OpenClipFiles) -> dict[str, Any]:
-    stated = files.preprocessing or _tag_settings(files)
+    if _is_listed_plain(files):
+        stated = _tag_settings(files) if files.weights is None else {}
+    else:
+        stated = files.preprocessing or _tag_settings(files)
     settings: dict[str, Any] = merge_preprocess_dict(PreprocessCfg(), stated)
-    return settings | {"size": files.config["vision_cfg"].get("image_size", 224)}
+    return settings
+
+
+def _is_listed_plain(files: OpenClipFiles) -> bool:
+    """Check whether earlier versions loaded a model, which ignored the files next to its weights."""
+    return files.has_open_blocks and not files.is_described
 
 
 def _resolve(name: str, files: OpenClipFiles) -> tuple[dict[str, Any], list[Any]]:
@@ -214,15 +214,26 @@ def _load_model(name: str, config: dict[str, Any], weights: Path, *, text_only: 
         tensors.pop(key, None)
         if key in expected:
             tensors[key] = expected[key]
-    try:
+    with _fitting_errors(name):
         model.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()[:200]
-        raise BackboneUnavailable(f"backbone {name!r}: the weights are of another model: {first}") from error
     for tower in ("visual", "text_decoder") if text_only else ("text_decoder",):
         if hasattr(model, tower):
             delattr(model, tower)  # captions are not generated
     return model
+
+
+@contextmanager
+def _fitting_errors(name: str) -> Iterator[None]:
+    """Name the first tensor that does not fit, of the many that torch lists."""
+    try:
+        yield
+    except RuntimeError as error:
+        problems = str(error).splitlines()[1:]
+        if not problems:  # another error than of shapes
+            raise
+        raise BackboneUnavailable(
+            f"backbone {name!r}: the weights are of another model: {problems[0].strip()[:200]}"
+        ) from error
 
 
 def _load_tokenizer(files: OpenClipFiles, config: dict[str, Any]) -> Any:

@@ -219,6 +219,8 @@ def _read_preprocessing(name: str, frames: int | None) -> _Preprocessing:
             "names end with a size do"
         )
     crop = (processor.crop_size["height"], processor.crop_size["width"]) if is_cropped else shape
+    if not (0 < crop[0] <= shape[0] and 0 < crop[1] <= shape[1]):
+        raise BackboneUnsupported(f"backbone {name!r}: its processor cuts {crop} pixels out of {shape}")
     spec = build_frame_spec(frames, shape, mode, _INTERPOLATIONS[int(processor.resample)])
     scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
     offset = 1.0 if getattr(processor, "rescale_offset", False) else 0.0
@@ -233,9 +235,11 @@ def _read_preprocessing(name: str, frames: int | None) -> _Preprocessing:
 def _weights(source: str) -> list[Path]:
     """Locate the files of weights."""
     find: Any = cached_file
-    index = find(source, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False)
-    if index is None:
-        return [Path(find(source, SAFE_WEIGHTS_NAME))]
+    # As the library does, prefer a single file.
+    whole = find(source, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
+    if whole is not None:
+        return [Path(whole)]
+    index = find(source, SAFE_WEIGHTS_INDEX_NAME)
     shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
     return [Path(find(source, shard)) for shard in shards]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import open_clip
 import pytest
@@ -13,7 +12,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from models.backbones import has_open_blocks, open_clip_backbone
+from models.backbones import has_open_blocks, open_clip_backbone, open_clip_loading
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.open_clip_backbone import clip_tokenizer, small_tokenizer
@@ -81,6 +80,10 @@ def test_plain_clip_loads_from_a_local_folder(tmp_path: Path) -> None:
     torch.testing.assert_close(vectors, expected, atol=1e-4, rtol=1e-3)
     file = f"open_clip:cut/{tmp_path / 'model.safetensors'}"
     assert load_backbone(file, frames=2).fingerprint == backbone.fingerprint
+    epoch = tmp_path / "epoch_5.pt"
+    torch.save({key: tensor * 2 for key, tensor in original.state_dict().items()}, epoch)
+    named = load_backbone(f"open_clip:cut/{epoch}", frames=2)
+    assert named.fingerprint != backbone.fingerprint, "the file is loaded that is named"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_unavailable_weights_error_names_the_expected_file(monkeypatch: pytest.M
     def offline(*args: object, **kwargs: object) -> None:
         raise OSError("no connection to the hub")
 
-    monkeypatch.setattr(open_clip, "create_model_and_transforms", offline)
+    monkeypatch.setattr(open_clip_loading, "download_pretrained", offline)
     with pytest.raises(BackboneUnavailable, match=r"put a checkpoint of ViT-B-32 .*open_clip:ViT-B-32/<path"):
         load_backbone("open_clip:ViT-B-32/openai")
 
@@ -110,7 +113,7 @@ def test_unavailable_weights_error_names_the_expected_file(monkeypatch: pytest.M
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     name = write_open_clip(tmp_path, PLAIN, {})
     save_file({"visual.proj": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
-    with pytest.raises(BackboneUnavailable, match="could not be loaded"):
+    with pytest.raises(BackboneUnavailable, match=r"the weights are of another model: Missing key.*position"):
         load_backbone(name)
 
 
@@ -144,12 +147,8 @@ def test_weights_get_the_activation_that_they_were_trained_with(
     tag: str, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """open_clip builds GELU for a model name without "-quickgelu" and only warns about the weights."""
-    create = open_clip.create_model_and_transforms
-
-    def create_without_weights(model: str, **options: Any) -> Any:
-        return create(model, force_quick_gelu=options["force_quick_gelu"], pretrained=None)
-
-    monkeypatch.setattr(open_clip, "create_model_and_transforms", create_without_weights)
+    monkeypatch.setattr(open_clip_loading, "download_pretrained", lambda settings: "weights")
+    monkeypatch.setattr(open_clip_loading, "load_checkpoint", lambda model, weights: None)
     backbone = load_backbone(f"open_clip:ViT-B-32/{tag}", frames=2)
     activations = {type(block.mlp.gelu).__name__ for block in backbone.clip.visual.transformer.resblocks}
     assert activations == {"QuickGELU" if quick else "GELU"}

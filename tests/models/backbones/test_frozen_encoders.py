@@ -219,6 +219,14 @@ def test_damaged_configurations_are_refused(part: str, key: str, value: Any, tmp
         frame_spec(name)
 
 
+def test_processors_that_crop_more_than_a_frame_are_refused(tmp_path: Path) -> None:
+    name, file = write_transformers("clip", tmp_path), tmp_path / "preprocessor_config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "crop_size": {"height": 32, "width": 48}}))
+    with pytest.raises(BackboneUnsupported, match=r"cuts \(32, 48\) pixels out of \(40, 40\)"):
+        frame_spec(name)
+
+
 def test_both_towers_replace_the_text_tower_alone(tmp_path: Path) -> None:
     texts = load_query_backbone(write_cut("siglip", tmp_path))
     assert isinstance(texts, TowerQueryBackbone)
