@@ -157,7 +157,11 @@ def undo_upgrade(task_id: str) -> TaskDetails:
         with unavailable_if_failing("The upgrade can't be undone"):
             # After a kill, the index may have the previous shard already.
             if manifest.shards[domain.id].release != upgrade["release"]:
-                segments = manifest.replaced[domain.id].segments
+                if (replaced := manifest.replaced.get(domain.id)) is None:  # a restored index may lack it
+                    raise Conflict(
+                        f"The index no longer has the shard of {domain.name!r} before its upgrade."
+                    )
+                segments = replaced.segments
                 stored = video_ids_of(np.concatenate([store.segment_ids(entry) for entry in segments]))
                 remaining = np.array(session.scalars(videos).all(), np.int64)
                 deleted = np.setdiff1d(stored, remaining).tolist()

@@ -14,6 +14,8 @@ from sqlalchemy import select
 
 from cinestrata_schemas.tasks import TaskDetails, UpgradeSpec
 from cinestrata_schemas.videos import FeedbackSpec
+from cli.commands import task_commands
+from cli.service_client import ServiceClient
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
@@ -28,6 +30,7 @@ from service.library.release_serving import serve_release
 from service.library.video_changes import give_feedback, list_feedback
 from service.tasks import commands, lifecycle, upgrades
 from service.tasks.lifecycle import Publication, state_machine
+from tests.cli.invocation import run
 from tests.trainer.conftest import untrained_backbone
 from tests.trainer.worker.library_state import (
     call_before,
@@ -418,3 +421,32 @@ def test_other_workers_embed_an_upgrade_with_its_encoder(
     assert set(shared) == set(catalog_vector_ids(learned_task).values())
     with session_scope() as session:
         assert session.scalars(select(Video.task_id).distinct()).all() == [learned_task]
+
+
+def test_command_shows_recall_and_undoes_accepts_and_upgrades_all(
+    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(post_videos("night", videos=4))
+    monkeypatch.setattr(task_commands, "follow", lambda client, ids: [run_job(task) for task in ids])
+    monkeypatch.setattr(ServiceClient, "lacks_workers", lambda client: False)
+    outcome = run("upgrade", "day", "--backbone", "lite2")
+    assert outcome.exit_code == 0, outcome.output
+    assert "to lite2, method ffa_tame" in outcome.output
+    assert "Recall@1 within the domain: 50.0% before, " in outcome.output
+    assert f"cinestrata upgrade {learned_task} --undo" in outcome.output
+    undone = run("upgrade", "day", "--undo")
+    assert (undone.exit_code, undone.output.split(", ")[1:]) == (0, ["method ffa_tame\n"])
+    assert run("upgrade", "day", "--undo").exit_code == 1
+    assert run("upgrade", "day", "--backbone", "lite2", "--no-wait").exit_code == 0
+    (waiting,) = [task.id for task in commands.list_tasks() if task.state == "queued"]
+    assert "is not finished" in run("upgrade", "--all", "--backbone", "lite2", "--no-wait").output
+    commands.cancel_task(waiting)
+    for task in commands.list_tasks():
+        if task.state == "queued":
+            learn(task.id)
+    (settings().media_root / "day").rename(settings().media_root / "gone")
+    assert run("upgrade", "--all", "--backbone", "lite2").exit_code == 1
+    assert {task.name: task.backbone for task in list_tasks(kind="domain").tasks}["night"] == "lite2"
+    assert commands.get_task(learned_task).backbone != "lite2"
+    assert run("upgrade", "night", "--accept").output == "night: backbone lite2, method ffa_tame\n"
+    assert not open_store().manifest().replaced
