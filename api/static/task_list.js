@@ -154,8 +154,8 @@ function placeRows(nodes) {
   if (!isUnchanged) $("tasks").replaceChildren(...nodes);
 }
 
-/** A task's domain name; an append's name adds its own ID to it. */
-const domainName = (task) => (task.into ? task.name.replace(/ \(append [^)]*\)$/, "") : task.name);
+/** A task's domain name; the name of an append or upgrade adds its own ID to it. */
+const domainName = (task) => (task.into ? task.name.replace(/ \((append|upgrade) [^)]*\)$/, "") : task.name);
 
 class TaskRow {
   constructor(task, refresh) {
@@ -199,6 +199,7 @@ class TaskRow {
         this.cancelButton,
         this.retryButton,
         this.relearnButton,
+        this.upgradeButton,
         this.deleteButton,
       ),
     );
@@ -233,6 +234,8 @@ class TaskRow {
     this.cancelButton = hiddenButton("Cancel", () => this.request("cancel"));
     this.retryButton = hiddenButton("Retry", () => this.attempt(() => retryTask(this.task)));
     this.relearnButton = hiddenButton("Relearn", () => this.request("relearn"));
+    this.upgradeButton = hiddenButton("Upgrade", () => this.request("upgrade"));
+    this.upgradeButton.title = `Learn the domain again on ${$("f-backbone").placeholder}, which new domains use`;
     this.relearnButton.title = "Learn the appended videos as a new domain, and move them there";
     this.deleteButton = hiddenButton("Delete", () =>
       confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted)),
@@ -258,6 +261,8 @@ class TaskRow {
     setText(this.retryButton, retryText(task));
     this.retryButton.setAttribute("aria-label", `${retryText(task)} ${task.name}`);
     this.relearnButton.hidden = !mayChange || !isSearchable(task) || !task.progress.drift?.relearn;
+    const isCurrent = task.backbone === $("f-backbone").placeholder;
+    this.upgradeButton.hidden = !mayChange || !isSearchable(task) || !task.backbone || isCurrent;
     this.deleteButton.hidden = !mayChange || isActive || (hasNoVideos && !counts.videos);
   }
 
@@ -371,7 +376,7 @@ function finalFacts(task) {
   const { unmeasured } = task.progress;
   return joinFacts([
     task.trained
-      ? `learned with ${task.method}`
+      ? `learned with ${[task.method, task.backbone].filter(Boolean).join(" on ")}`
       : "indexed without training, because no training video has a caption",
     task.trained &&
       task.counts.train < SMALL_DOMAIN &&

@@ -151,6 +151,7 @@ def _tasks_version(session: Session) -> str:
             Task.state,
             Task.position,
             Task.learned_order,
+            Task.release_id,
             Task.cancel_requested,
             Task.error,
             Task.error_hint,

@@ -13,9 +13,10 @@ from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
+from sqlalchemy import select
 
-from service.catalog.database import session_scope
-from service.catalog.tables import Video
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Task, Video
 from service.library.library_listing import stream_path
 from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST
@@ -68,6 +69,34 @@ def test_domain_page_shows_videos_queries_and_confusion(
         find(browser, "#more-queries-button").click()
         assert len(texts(browser, "[data-testid=worst-query]")) == len(report["worst"])
     assert not find(browser, "#rejected").is_displayed()
+
+
+def test_upgrade_is_offered_and_its_recall_shown_until_it_is_accepted(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    upgrade = {"status": "undoable", "release": "r", "method": "analytic", "settings": {}, "backbone": "tiny"}
+    progress = {"stage": "ready", "upgrade": {**upgrade, "r1_before": 0.41, "r1_after": 0.443}}
+    with session_scope(write=True) as session:
+        session.get_one(Task, library[0]).backbone = "lite2"
+        row = Task(
+            id="tsk_up", position=0, name="up", method="analytic", target_id=library[0], upgrades=True
+        )
+        row.state, row.progress, row.created_at = "ready", progress, now(session)
+        session.add(row)
+    _open_domain(browser, address, library[0])
+    lines = wait_for_texts(browser, "#upgrade-note div", 1)
+    assert [" ".join(line.split()) for line in lines] == ["Upgraded from tiny: recall@1 41.0 % → 44.3 %."]
+    buttons = texts(browser, "#upgrade-note button")
+    assert buttons[:2] == ["Undo the upgrade", "Keep it"]
+    assert buttons[2].startswith("Upgrade to ")
+    find(browser, "#upgrade-note button:nth-of-type(2)").click()
+    wait_until(browser, lambda _: len(texts(browser, "#upgrade-note button")) == 1)
+    find(browser, "#upgrade-note button").click()
+    wait_until(browser, lambda _: texts(browser, "#upgrade-note div")[0].startswith("Upgrade to "))
+    with session_scope(write=True) as session:
+        session.get_one(Task, library[0]).backbone = None
+        for task in session.scalars(select(Task).where(Task.upgrades)):
+            session.delete(task)
 
 
 def test_videos_are_appended_from_the_page_of_the_domain(
