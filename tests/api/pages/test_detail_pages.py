@@ -78,9 +78,7 @@ def test_upgrade_is_offered_and_its_recall_shown_until_it_is_accepted(
     progress = {"stage": "ready", "upgrade": {**upgrade, "r1_before": 0.41, "r1_after": 0.443}}
     with session_scope(write=True) as session:
         session.get_one(Task, library[0]).backbone = "lite2"
-        row = Task(
-            id="tsk_up", position=0, name="up", method="analytic", target_id=library[0], upgrades=True
-        )
+        row = Task(id="tsk_up", position=0, name="up", method="analytic", target_id=library[0], upgrades=True)
         row.state, row.progress, row.created_at = "ready", progress, now(session)
         session.add(row)
     _open_domain(browser, address, library[0])
