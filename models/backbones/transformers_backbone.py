@@ -8,8 +8,8 @@ and no code from a checkpoint is executed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +20,6 @@ from transformers import (
     MODEL_MAPPING,
     AutoImageProcessor,
     AutoTokenizer,
-    BertModel,
     PreTrainedConfig,
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
@@ -31,21 +30,9 @@ from models.backbones.backbone_description import FrameSpec
 from models.backbones.frozen_encoder import FrozenEncoder, build_frame_spec, loading_errors, vocabulary_digest
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
-
-@contextmanager
-def silent_library() -> Iterator[None]:
-    """Silence the library's progress bars and warnings within this context."""
-    library_logging: Any = logging
-    verbosity = library_logging.get_verbosity()
-    has_progress_bar = library_logging.is_progress_bar_enabled()
-    library_logging.set_verbosity_error()
-    library_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        library_logging.set_verbosity(verbosity)
-        if has_progress_bar:
-            library_logging.enable_progress_bar()
+_library_logging: Any = logging
+_library_logging.set_verbosity_error()  # what it warns about becomes an error here, or is meant to be so
+_library_logging.disable_progress_bar()
 
 
 def read_config(name: str, source: str, types: Container[str]) -> tuple[Any, dict[str, Any]]:
@@ -90,12 +77,6 @@ def load_model(name: str, source: str, kind: Any, config: Any = None, **options:
             f"backbone {name!r}: the weights of {source!r} are of another model: {min(wrong)}"
         )
     return model
-
-
-def load_bert(name: str, source: str) -> Any:
-    """Load a BERT without its heads."""
-    with silent_library():
-        return load_model(name, source, BertModel, add_pooling_layer=False)
 
 
 _INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
@@ -244,12 +225,9 @@ def _weights(source: str) -> list[Path]:
     return [Path(find(source, shard)) for shard in shards]
 
 
-@contextmanager
-def _loading_errors(name: str) -> Iterator[None]:
-    """Turn loading errors into :class:`BackboneUnavailable`, and silence the library's own reports."""
+def _loading_errors(name: str) -> AbstractContextManager[None]:
     advice = (
         "give a folder in the format of the transformers library, with config.json, preprocessor_config.json, "
         f"model.safetensors and the tokenizer's files: {TRANSFORMERS_PREFIX}<path to the folder>"
     )
-    with loading_errors(name, advice), silent_library():
-        yield
+    return loading_errors(name, advice)

@@ -26,6 +26,7 @@ import torch
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import BertModel
 
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec, TextBackground
@@ -41,7 +42,7 @@ from models.backbones.small.small_files import (
     verified_folder,
 )
 from models.backbones.tower_computation import OpenBlock
-from models.backbones.transformers_backbone import load_bert
+from models.backbones.transformers_backbone import load_model
 
 if TYPE_CHECKING:
     from models.backbones.compiled_towers import EfficientNetEngine
@@ -319,7 +320,7 @@ def load_small(name: str, frames: int | None = None) -> SmallBackbone:
     projection = F.pad(torch.from_numpy(constants.projection), (0, RESERVED))
     image = ImageTower(model.architecture, folded_weights(model), projection)
     source = verified_folder(TEXT_PACKAGE)
-    bert = load_bert(name, str(source))
+    bert = load_model(name, str(source), BertModel, add_pooling_layer=False)
     width = len(constants.text_center)
     text = BertTextTower(
         bert, torch.eye(width, width + RESERVED), CenteredUnitVectors(torch.from_numpy(constants.text_center))
