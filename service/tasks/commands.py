@@ -206,7 +206,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
         _change_method(task, spec)
         if task.upgrades:
-            upgrades.require_upgradable(session, lock_task(session, task.learned_id))
+            upgrades.require_upgradable(session, session.get_one(Task, task.learned_id))
         videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
         require_disk_space(videos, is_append=task.target_id is not None)
         task.position = next_position(session)

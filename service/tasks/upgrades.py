@@ -62,7 +62,7 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
     with session_scope(write=True) as session:
         # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
         position = next_position(session)
-        domain = lock_task(session, domain.id)
+        domain = session.get_one(Task, domain.id)
         require_upgradable(session, domain)
         if (fields["backbone"], fields["method"]) == (domain.backbone, domain.method):
             raise Conflict(
@@ -103,7 +103,7 @@ def _upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
 
 
 def require_upgradable(session: Session, domain: Task) -> None:
-    """Check that nothing stands in the way of a new upgrade of a locked domain, or of a retry; raise Conflict."""
+    """Check that nothing stands in the way of an upgrade of a domain, or of its retry; raise Conflict."""
     if domain.deleted_at is not None:
         raise Conflict(f"The domain of task {domain.id} was deleted.")
     _require_no_unfinished(session, domain, Task.upgrades, "upgrade")

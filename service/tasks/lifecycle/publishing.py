@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.tasks import Drift, TaskProgress, UpgradeOutcome
@@ -258,7 +258,7 @@ class Publication(_OpenPublication):
             order = stored.learned_order if stored else self._next_order()
         else:
             task.learned_order = order = task.learned_order or self._next_order()
-        upgrade = self._replace_learned(order) if task.upgrades else None
+        upgrade = self._replace_learned(order, recalls) if task.upgrades else None
         for learned in (task, domain):
             learned.release_id, learned.trained = release.id, trained
         at = now(session)
@@ -272,12 +272,6 @@ class Publication(_OpenPublication):
             shard.task_id, shard.created_at = domain.id, at
             session.add(shard)
         self._write_recalls(order, recalls)
-        if upgrade is not None:
-            session.flush()
-            after = session.scalars(self._recall().where(Recall.release_order == order)).first()
-            if after is not None:
-                figures = {"r1_after": after.r1, "queries": after.queries}
-                upgrade = upgrade.model_copy(update=figures)
         task.attempts = 0
         progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
         set_progress(session, task, progress)
@@ -288,17 +282,13 @@ class Publication(_OpenPublication):
         orders = (Task.learned_order, Release.learned_order)
         return 1 + max(self._session.scalar(select(func.max(order))) or 0 for order in orders)
 
-    def _recall(self) -> Select[Recall]:
-        """Select the domain's recall within its own videos, newest release first."""
-        cells = select(Recall).where(
-            Recall.task_order == self._domain.learned_order, Recall.gallery == "local"
-        )
-        return cells.where(Recall.release_order > 0).order_by(Recall.release_order.desc())
-
-    def _replace_learned(self, order: int) -> UpgradeOutcome:
+    def _replace_learned(self, order: int, recalls: Sequence[tuple[str, Recall]]) -> UpgradeOutcome:
         """Change the domain to what the upgrade with a learned order has learned, and describe it as it was."""
         session, task, domain = self._session, self._task, self._domain
-        before = session.scalars(self._recall().where(Recall.release_order != order).limit(1)).first()
+        cells = select(Recall).where(Recall.task_order == domain.learned_order, Recall.gallery == "local")
+        earlier = cells.where(Recall.release_order.not_in([0, order])).order_by(Recall.release_order.desc())
+        before = session.scalars(earlier.limit(1)).first()
+        after = next((row for key, row in recalls if (key, row.gallery) == (domain.id, "local")), None)
         upgrade = UpgradeOutcome(
             status="undoable",
             release=domain.release_id or "",
@@ -306,6 +296,8 @@ class Publication(_OpenPublication):
             settings=domain.settings,
             backbone=domain.backbone,
             r1_before=before.r1 if before else None,
+            r1_after=after.r1 if after else None,
+            queries=after.queries if after else None,
         )
         settle_upgrade(session, domain.id, "accepted")  # the index keeps only the last replaced shard
         domain.method, domain.settings, domain.backbone = task.method, dict(task.settings), task.backbone
