@@ -71,8 +71,8 @@ def content_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# How pictures become frames: the side of the square to which they are cropped, bicubic; or height, width, resize mode
-# (crop, squash or pad) and interpolation (by Pillow's name).
+# How pictures become frames: the side of the square to which they are cropped, bicubic, at fractions of pixels; or
+# height, width, resize mode (crop at whole pixels, squash or pad) and interpolation (by Pillow's name).
 FrameSize = int | tuple[int, int, str, str]
 
 

@@ -25,6 +25,7 @@ from media.media_paths import FrameSize
 from media.video_limits import VIDEO_FORMATS, VideoInfo, VideoLimits
 
 _IDENTITY = (1, 0, 0, 1)
+_MAX_RESIZED = 8  # pixels of a resized picture, as a multiple of those that its crop leaves
 
 
 class FrameConverter:
@@ -67,13 +68,23 @@ class FrameConverter:
 
 def fit_picture(image: Image.Image, size: FrameSize) -> npt.NDArray[np.uint8]:
     """Resize a picture to a frame ``uint8 [H, W, 3]``: crop its center, squash it, or pad it with black."""
-    height, width, mode, interpolation = (size, size, "crop", "bicubic") if isinstance(size, int) else size
+    if isinstance(size, int):
+        return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC), np.uint8)
+    height, width, mode, interpolation = size
     shape, method = (width, height), Image.Resampling[interpolation.upper()]
     if mode == "squash":
         return np.asarray(image.resize(shape, method), np.uint8)
     if mode == "pad":
         return np.asarray(ImageOps.pad(image, shape, method, color=0), np.uint8)
-    return np.asarray(ImageOps.fit(image, shape, method), np.uint8)
+    # As the libraries do it: resized to whole pixels, then cropped. Of a narrow strip, that would take much memory.
+    whole = int if height == width else round
+    resized_width = max(width, whole(height * image.width / image.height))
+    resized_height = max(height, whole(width * image.height / image.width))
+    if resized_width * resized_height > _MAX_RESIZED * width * height:
+        return np.asarray(ImageOps.fit(image, shape, method), np.uint8)
+    left, top = round((resized_width - width) / 2), round((resized_height - height) / 2)
+    resized = image.resize((resized_width, resized_height), method)
+    return np.asarray(resized.crop((left, top, left + width, top + height)), np.uint8)
 
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, ...]:

@@ -139,10 +139,7 @@ def build_frame_spec(
     """
     if not all(isinstance(side, int) and 0 < side <= _MAX_SIDE for side in shape):
         raise ValueError(f"frames of {shape[0]!r} × {shape[1]!r} pixels are impossible")
-    is_default = shape[0] == shape[1] and (resize_mode, interpolation) == ("crop", "bicubic")
-    return FrameSpec(
-        frames or DEFAULT_FRAMES, shape[0] if is_default else (*shape, resize_mode, interpolation)
-    )
+    return FrameSpec(frames or DEFAULT_FRAMES, (*shape, resize_mode, interpolation))
 
 
 @contextmanager

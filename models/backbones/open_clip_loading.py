@@ -74,7 +74,10 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
                 f"backbone {name!r}: its preprocessing {preprocessing} is not supported"
             )
         height, width = (size, size) if isinstance(size, int) else size
-        return build_frame_spec(frames, (height, width), mode, interpolation)
+        spec = build_frame_spec(frames, (height, width), mode, interpolation)
+        # Frames of earlier versions are cropped at fractions of pixels.
+        is_as_before = files.has_open_blocks and spec.size == (height, height, "crop", "bicubic")
+        return spec._replace(size=height) if is_as_before else spec
 
 
 def load_open_clip(
