@@ -54,7 +54,7 @@ def configured(
     """Settings of an empty library that is searched with ``backbone``. No broker."""
     from models.encoders import encoder_registry
 
-    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames, **_: backbone)
     return settings_factory(tmp_path)
 
 

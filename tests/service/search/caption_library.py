@@ -46,7 +46,7 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"data_dir": folder, **overrides}.items():
             patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
-        patch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
+        patch.setattr(encoder_registry, "load_backbone", lambda name, frames, **_: backbone)
         dispose()
         settings.cache_clear()
         upgrade(settings())

@@ -90,7 +90,7 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder_registry, "load_backbone", lambda name, frames: other)
+        patch.setattr(encoder_registry, "load_backbone", lambda name, frames, **_: other)
         service = SearchEngine(configured)
         assert not service.snapshots.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):

@@ -45,7 +45,7 @@ def test_process_without_backbone_is_not_ready(
 ) -> None:
     attempts: list[str] = []
 
-    def unavailable(name: str, frames: int | None) -> Backbone:
+    def unavailable(name: str, frames: int | None, **_: object) -> Backbone:
         attempts.append(name)
         return load_backbone("open_clip:no-such-model/x")
 
@@ -104,7 +104,7 @@ def test_number_of_torch_threads_is_one_by_default(
     configured_threads: int | None,
     expected: int,
 ) -> None:
-    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(encoder_registry, "load_backbone", lambda name, frames, **_: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     monkeypatch.setattr(query_backbone, "_threads", None)  # restored: later tests load backbones, too

@@ -44,7 +44,7 @@ def loadable(backbone: Backbone, other: Backbone, monkeypatch: pytest.MonkeyPatc
     """The backbones that can be loaded, by name."""
     loadable = {"tiny": backbone, "other": other}
 
-    def load(name: str, frames: int | None) -> Backbone:
+    def load(name: str, frames: int | None, **_: object) -> Backbone:
         if name not in loadable:
             raise BackboneUnavailable(f"backbone {name!r} has no weights")
         return loadable[name]
