@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -12,10 +13,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from service import celery_worker
-from service.celery_worker import read_gpu_memory
-from service.core.settings import settings
+from service.catalog import database
+from service.celery_worker import read_gpu_memory, write_health
+from service.core.errors import Unavailable
+from service.core.settings import Settings, settings
 from service.library import deletion
-from service.tasks import lifecycle, uploaded_videos
+from service.tasks import broker, lifecycle, uploaded_videos
 from service.tasks.lifecycle import ReconcileReport
 from tests.index_locking import compaction
 from tests.service.search.caption_library import Library
@@ -66,6 +69,28 @@ def test_maintenance_continues_during_a_compaction(
     assert not unused.exists(), "swept as soon as the lock is free"
     assert len(swept) == 1
     assert [event for event in events if event["log_level"] != "info"] == []
+
+
+def test_health_file_has_the_result_of_each_check(
+    sqlite_catalog: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise Unavailable("The catalog is locked.", 5)
+
+    file = tmp_path / "health.json"
+    monkeypatch.setattr(broker, "is_reachable", lambda: True)
+    write_health(file)
+    assert json.loads(file.read_text()) == {"catalog": "ok", "broker": "ok", "data_folder": "ok"}
+    monkeypatch.setattr(broker, "is_reachable", lambda: False)
+    monkeypatch.setattr(database, "ping", refuse)
+    write_health(file)
+    checks = json.loads(file.read_text())
+    assert checks == {
+        "catalog": "The catalog is locked.",
+        "broker": "The broker doesn't respond.",
+        "data_folder": "ok",
+    }
+    write_health(tmp_path / "none" / "health.json")  # the worker goes on; the probe sees an old file
 
 
 def _install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

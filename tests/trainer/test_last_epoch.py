@@ -127,6 +127,7 @@ def test_option_needs_an_earlier_epoch(backbone: Backbone, tmp_path: Path) -> No
     assert method.before_last_epoch is None, "without the option"
     with pytest.raises(MethodError, match="at least 2 epochs"):
         create_method("finetune", backbone, epochs=1, last_epoch="all")
+    assert create_method("finetune", backbone, epochs=2, last_epoch="all").config.last_epoch == "all"
 
 
 def test_fold_that_no_method_learned_is_measured_by_the_release(backbone: Backbone, task: TaskData) -> None:

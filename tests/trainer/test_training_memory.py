@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from trainer.methods import Method, start_method
 from trainer.task_data import TaskData
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import fit, learn_task
-from trainer.training_memory import usable_bytes
+from trainer.training_memory import peak_bytes, reset_peak, usable_bytes
 
 BATCH = 6
 MIB = 1024**2
@@ -147,6 +148,36 @@ def test_usable_memory_is_the_least_of_machine_and_control_groups(tmp_path: Path
     assert usable_bytes(cpu, proc=proc, cgroups=groups) == int(0.75 * 1000 * 1024)
     (groups / "pod/memory.max").write_text("max\n")
     assert usable_bytes(cpu, proc=proc, cgroups=groups) == int(0.75 * 4000 * 1024)
+
+
+def test_usable_memory_is_within_the_limit_of_the_address_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {resource.RLIMIT_AS: 5000 * 1024}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits.get(kind, resource.RLIM_INFINITY),) * 2)
+    status = "Name:\tpython\nVmSize:\t  2000 kB\nVmData:\t  1000 kB\n"
+    proc, groups = _files(tmp_path, {"proc/meminfo": "MemAvailable: 4000 kB\n", "proc/self/status": status})
+    cpu = torch.device("cpu")
+    assert usable_bytes(cpu, proc=proc, cgroups=groups) == int(0.75 * 3000 * 1024)
+    limits[resource.RLIMIT_DATA] = 2500 * 1024
+    assert usable_bytes(cpu, proc=proc, cgroups=groups) == int(0.75 * 1500 * 1024)
+
+
+def test_peak_is_measured_anew_where_the_kernel_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    if reset_peak(cpu):
+        before = peak_bytes(cpu)
+        block = b"x" * (64 * MIB)
+        highest = peak_bytes(cpu)
+        assert highest >= before + 48 * MIB
+        del block
+        assert reset_peak(cpu)
+        assert peak_bytes(cpu) <= highest - 48 * MIB
+    monkeypatch.setattr(training_memory, "_PROC", tmp_path / "none")
+    assert not reset_peak(cpu)
+    assert peak_bytes(cpu) == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def test_without_known_limits_memory_is_unbounded(tmp_path: Path) -> None:

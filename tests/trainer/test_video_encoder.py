@@ -91,6 +91,11 @@ def test_recently_used_encoders_are_kept_within_the_limit(backbone: Backbone) ->
         np.testing.assert_array_equal(encoded[:, 0], vectors[task])
         assert encoder.cached_bytes <= one
     assert makers.read == ["one", "two", "one"]
+    makers.read.clear()
+    encoder = _encoder(backbone, state, makers, cache_bytes=one + 1)
+    for task in ("zero", "one", "zero", "two", "zero"):
+        encoder.encode(random_frames(9), [task])
+    assert makers.read == ["zero", "one", "two"], "the one not used for longest goes first"
 
 
 def test_encoder_with_another_fingerprint_is_refused(backbone: Backbone) -> None:

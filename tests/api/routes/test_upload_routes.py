@@ -16,6 +16,7 @@ from tusclient.client import TusClient
 
 from api.app import create_app
 from service.core import request_limits
+from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.tasks import upload_store
 from tests.api.browser import serve
@@ -160,6 +161,21 @@ def test_task_from_uploads_is_created_once(client: TestClient, configured: Setti
     other = client.post("/tasks", json={**body, "name": "again"})
     assert other.status_code == 422
     assert other.json()["errors"][0]["field"] == "videos[0].uri"
+
+
+def test_upload_is_deleted_unless_a_request_writes_to_it(client: TestClient) -> None:
+    address = _create(client, 6).headers["location"]
+    _append(client, address, 0, b"abc")
+    upload = upload_store.find_upload(address.removeprefix("/uploads/"))
+    writer = upload_store.UploadWriter(upload, 3)
+    assert client.delete(address, headers=TUS).status_code == 423
+    writer.interrupt()
+    assert _offset(client, address) == 3
+    assert client.delete(address, headers=TUS).status_code == 204
+    assert client.delete(address, headers=TUS).status_code == 404
+    assert not list(upload.path.parent.glob(f"{upload.id}*"))
+    with pytest.raises(NotFound):  # another request has deleted it meanwhile
+        upload_store.delete_upload(upload)
 
 
 @pytest.fixture

@@ -82,6 +82,13 @@ def test_captioned_videos_have_a_caption_or_a_transcript(
         ]
 
 
+def test_captions_and_their_words_are_counted_by_group() -> None:
+    index = index_of("heron", "owl barn meadow", "two owls", "of no group")
+    index = index.replace([(4, [VideoText(TextKind.METADATA, "place barn")])])
+    counted, words = index.count_captions(lambda ids: np.array([0, 1, 0, -1, 0], np.int32)[ids], 3)
+    assert (counted.tolist(), words.tolist()) == ([2, 1, 0], [3, 3, 0])
+
+
 @given(changes, st.sampled_from(["d", "S", "sit", "row", "走", "x", "", "sit up"]), st.integers(1, 3))
 def test_suggestions_are_the_most_frequent_terms(
     batches: list[list[tuple[int, list[VideoText]]]], prefix: str, count: int

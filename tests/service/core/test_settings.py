@@ -132,6 +132,26 @@ def test_missing_milvus_client_raises_with_the_package_to_install(
         Settings(milvus={"uri": uri})
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "missing", "message"),
+    [
+        ("collector:4318", None, "'collector:4318' is not the URL of a collector"),
+        ("grpc://collector:4317", None, "http://collector:4318"),
+        ("http://collector:4318", "opentelemetry", r"pip install 'cinestrata\[otel\]'"),
+        ("https://collector", "opentelemetry.exporter.otlp.proto.http", r"pip install 'cinestrata\[otel\]'"),
+    ],
+)
+def test_collector_of_traces_needs_a_url_and_its_packages(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, missing: str | None, message: str
+) -> None:
+    monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(ValidationError, match=message):
+        Settings(otlp_endpoint=endpoint)
+    monkeypatch.setattr("service.core.settings.find_spec", lambda name: name)
+    assert Settings(otlp_endpoint="https://collector:4318/v1").otlp_endpoint == "https://collector:4318/v1"
+    assert Settings(otlp_endpoint=None).otlp_endpoint is None
+
+
 def test_milvus_token_is_not_shown() -> None:
     made = Settings(vector_store="milvus", milvus={"uri": "http://u:s3cret@milvus:1", "token": "root:s3cret"})
     assert "s3cret" not in repr(made)

@@ -13,11 +13,12 @@ from sqlalchemy import func, select, update
 
 from cinestrata_schemas.syncs import SyncSpec
 from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, TaskDetails, TaskSpec
+from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import Sync
 from service.catalog.tables import Task, Video
 from service.core.errors import InsufficientStorage
-from service.core.settings import settings
+from service.core.settings import Settings, settings
 from service.storage.disk_budget import estimate_task_bytes
 from service.syncs.registered_syncs import register_sync, run_sync
 from service.tasks import commands
@@ -78,6 +79,16 @@ def test_task_is_refused_with_needed_and_free_bytes(
         commands.create_task(TaskSpec.model_validate({"name": "cars", "videos": [{"uri": "birds/0.mp4"}]}))
     set_free(0)
     assert commands.create_task(_task(3), idempotency_key="once").replayed is True
+
+
+def test_video_needs_space_for_frames_thumbnail_vector_and_row(
+    settings_factory: Callable[..., Settings], tmp_path: Path
+) -> None:
+    settings_factory(tmp_path, backbone="tiny")
+    spec = frame_spec("tiny")
+    frames = spec.frames * spec.size**2 * 3
+    needed = estimate_task_bytes(1) - estimate_task_bytes(0) - frames
+    assert 28 * 1024 <= needed <= 64 * 1024
 
 
 def test_append_needs_no_space_for_a_release(

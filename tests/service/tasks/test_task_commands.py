@@ -43,6 +43,11 @@ from service.tasks.ingestion_checks import normalize_caption, validate_spec
 # For tests of statements that other tests run on both databases.
 ON_SQLITE = pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
 Post = Callable[..., TaskDetails]
+CONFIGURED_ONLY = (
+    "transformers:google/siglip2-base-patch16-224",
+    "transformers:/srv/model",
+    "open_clip:ViT-B-32/models/x.pt",
+)
 
 
 def _spec(**fields: Any) -> TaskSpec:
@@ -89,6 +94,28 @@ class TestBadInput:
 
     def test_unknown_method_is_refused(self) -> None:
         assert "ffa_tame, finetune, " in _wrong_fields(_spec(method="magic"))["method"]
+
+    @pytest.mark.parametrize(
+        ("backbone", "message"),
+        [
+            ("vit", "backbone 'vit' is unknown"),
+            ("open_clip:ViT-B-99/openai", "ViT-B-99"),
+            *((name, "Only the server's configuration can name a model") for name in CONFIGURED_ONLY),
+        ],
+    )
+    def test_backbone_that_requests_cannot_name_is_refused(self, backbone: str, message: str) -> None:
+        assert message in _wrong_fields(_spec(backbone=backbone, method="analytic"))["backbone"]
+
+    @pytest.mark.parametrize("backbone", CONFIGURED_ONLY)
+    def test_configured_or_used_backbone_is_accepted(
+        self, backbone: str, tmp_path: Path, settings_factory: Callable[..., Settings]
+    ) -> None:
+        settings_factory(tmp_path, backbone=backbone)
+        spec = _spec(backbone=backbone, method="analytic")
+        assert commands.create_task(spec).task.backbone == backbone
+        settings_factory(tmp_path, backbone="tiny")
+        again = spec.model_copy(update={"name": "owls"})
+        assert commands.create_task(again).task.backbone == backbone
 
     @pytest.mark.parametrize(
         "uri",

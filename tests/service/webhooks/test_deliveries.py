@@ -18,6 +18,7 @@ from sqlalchemy import update
 from cinestrata_schemas.webhooks import WebhookPatch, WebhookSecret, WebhookSpec
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, LeaseRow
+from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints, sending
 from service.webhooks.deliveries import claim_turn, due_endpoints
@@ -114,6 +115,23 @@ def test_retry_after_prolongs_the_pause(register: Register, receiver: Receiver) 
     (row,) = stored()
     assert row.next_attempt_at is not None
     assert row.next_attempt_at - row.created_at >= timedelta(seconds=3600)
+
+
+def test_messages_of_one_endpoint_are_listed_by_page_newest_first(register: Register) -> None:
+    webhook, _ = register(), register()
+    for number in range(5):
+        emit_event(number)
+    listed, sizes, cursor = list[str](), [], None
+    while not sizes or cursor:
+        page = endpoints.list_deliveries(webhook.id, cursor=cursor, limit=2)
+        listed += [message.payload["data"]["task_id"] for message in page.deliveries]
+        sizes.append(len(page.deliveries))
+        cursor = page.next_cursor
+    assert sizes == [2, 2, 1]
+    assert listed == [f"tsk_{number}" for number in (4, 3, 2, 1, 0)]
+    for unknown in ("whk_0", f"{webhook.id}\0"):
+        with pytest.raises(NotFound, match="no webhook"):
+            endpoints.list_deliveries(unknown)
 
 
 @pytest.mark.parametrize(

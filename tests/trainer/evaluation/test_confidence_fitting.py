@@ -246,6 +246,18 @@ def test_answer_model_tells_texts_with_a_video_from_others() -> None:
     assert 0 <= answer.error < 0.3
 
 
+@pytest.mark.parametrize(("count", "rank"), [(19, 18), (9, 9), (4, 4)])
+def test_reach_is_the_conformal_quantile_of_the_distances(count: int, rank: int) -> None:
+    """The ⌈0.9 (n + 1)⌉-th smallest of n distances (Vovk et al., split conformal prediction), else the largest."""
+    encoder = NumberEncoder(noise=1.0)
+    searches = list(label_results(encoder, _library(encoder, captions=20), _profiles(3), prior=PRIOR))
+    present = [search for search in searches if search.present][:count]
+    measured = [search._replace(distance=float(place)) for place, search in enumerate(present, start=1)]
+    answer = fit_answer(measured + [search for search in searches if not search.present])
+    assert answer is not None
+    assert answer.reach == rank
+
+
 def test_almost_all_unrelated_texts_are_refused_although_described_ones_are_then_too() -> None:
     """Unrelated texts look like the described ones, as in libraries with one-word captions."""
     encoder = NumberEncoder(noise=1.0)

@@ -45,7 +45,8 @@ def test_method_names_are_known_without_torch() -> None:
 
 def test_settings_override_the_recipe_of_the_backbone() -> None:
     assert configure("finetune", "other", {}).logit_scale == 100.0
-    assert configure("finetune", "tiny", {}).logit_scale == 20.0
+    for backbone in ("tiny", "small", "lite2"):
+        assert configure("finetune", backbone, {}).logit_scale == 20.0
     assert configure("finetune", "tiny", {"logit_scale": 7.0}).logit_scale == 7.0
 
 

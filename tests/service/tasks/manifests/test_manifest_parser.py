@@ -107,7 +107,9 @@ def test_contradicting_rows_name_both_lines(column: str) -> None:
 
 
 def test_captions_of_a_file_are_limited() -> None:
-    rows = (f"a.mp4,caption {number}\n" for number in range(request_limits.MAX_CAPTIONS + 2))
+    rows = [f"a.mp4,caption {number}\n" for number in range(request_limits.MAX_CAPTIONS + 2)]
+    (video,) = parse("file,caption\n" + "".join(rows[:-2]))
+    assert len(video.captions) == request_limits.MAX_CAPTIONS
     message = refusal("file,caption\n" + "".join(rows))
     assert f"manifest.csv:{request_limits.MAX_CAPTIONS + 2}: 'a.mp4' has more than" in message
 
@@ -160,9 +162,18 @@ def test_typed_tables_are_refused(name: str) -> None:
     assert f"doesn't read '{name}'" in refusal("file,caption\na.mp4,x\n", name)
 
 
-@pytest.mark.parametrize("name", ["manifest.csv", "manifest.jsonl"])
-def test_long_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "head", "line"),
+    [
+        ("manifest.csv", "file,caption\n", "a.mp4,%s\n"),
+        ("manifest.jsonl", "", '{"uri": "a.mp4", "captions": ["%s"]}\n'),
+    ],
+)
+def test_long_line_is_refused(name: str, head: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 1000)
+    longest = "x" * (1000 - len(line % ""))
+    assert [video.captions for video in parse(head + line % longest, name)] == [[longest]]
+    assert "longer than 1000 bytes" in refusal(head + line % f"{longest}x", name)
     assert "longer than 1000 bytes" in refusal(b"file" + b"," * 2000, name)
 
 
