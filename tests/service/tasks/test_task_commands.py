@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails, TaskSpec
@@ -107,15 +107,19 @@ class TestBadInput:
         assert message in _wrong_fields(_spec(backbone=backbone, method="analytic"))["backbone"]
 
     @pytest.mark.parametrize("backbone", CONFIGURED_ONLY)
-    def test_configured_or_used_backbone_is_accepted(
-        self, backbone: str, tmp_path: Path, settings_factory: Callable[..., Settings]
-    ) -> None:
-        settings_factory(tmp_path, backbone=backbone)
-        spec = _spec(backbone=backbone, method="analytic")
+    def test_backbone_in_use_is_accepted(self, backbone: str) -> None:
+        commands.create_task(_spec())
+        with session_scope(write=True) as session:
+            session.execute(update(Task).values(backbone=backbone))
+        spec = _spec(backbone=backbone, method="analytic").model_copy(update={"name": "owls"})
         assert commands.create_task(spec).task.backbone == backbone
-        settings_factory(tmp_path, backbone="tiny")
-        again = spec.model_copy(update={"name": "owls"})
-        assert commands.create_task(again).task.backbone == backbone
+
+    def test_configured_backbone_is_accepted(
+        self, tmp_path: Path, settings_factory: Callable[..., Settings]
+    ) -> None:
+        backbone = CONFIGURED_ONLY[-1]
+        settings_factory(tmp_path, backbone=backbone)
+        assert commands.create_task(_spec(backbone=backbone)).task.backbone == backbone
 
     @pytest.mark.parametrize(
         "uri",
