@@ -64,9 +64,9 @@ class VideoEncoder:
             ReleaseError: A task is unknown, the frames have another shape, or a release lacks the weights that its
                 shard was embedded with.
         """
-        count, size = self._backbone.spec
-        if tuple(frames.shape[1:]) not in ((count, size, size, 3), (1, size, size, 3)):
-            raise ReleaseError(f"frames are {list(frames.shape)}, not [n, {count}, {size}, {size}, 3]")
+        count, (height, width) = self._backbone.spec.frames, self._backbone.spec.shape
+        if tuple(frames.shape[1:]) not in ((count, height, width, 3), (1, height, width, 3)):
+            raise ReleaseError(f"frames are {list(frames.shape)}, not [n, {count}, {height}, {width}, 3]")
         unknown = [task for task in tasks if task not in self._fingerprints]
         if unknown:
             raise ReleaseError(f"the release has not learned {', '.join(unknown)}")

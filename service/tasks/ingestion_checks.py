@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -270,9 +271,9 @@ def _find_backbone_error(name: str) -> FieldError | None:
         used = session.scalar(select(Task.id).where(Task.backbone == name).limit(1))
     if used is not None or name == library_backbone():
         return None
-    if (
-        name.startswith(TRANSFORMERS_PREFIX) or name.count("/") > 1
-    ):  # the worker would read any file or repository
+    source = name.partition("/")[2]
+    if name.startswith(TRANSFORMERS_PREFIX) or "/" in source or (source and Path(source).exists()):
+        # The worker would read any file or repository.
         message = "Only the server's configuration can name a model by its folder, file or repository."
         return FieldError("backbone", message, "Set CINESTRATA_BACKBONE to it, and leave the field out.")
     # Imported here: command-line clients do not need the library of backbones.

@@ -260,7 +260,7 @@ class Publication(_OpenPublication):
             task.learned_order = order = task.learned_order or self._next_order()
         upgrade = self._replace_learned(order, recalls) if task.upgrades else None
         for learned in (task, domain):
-            learned.release_id, learned.trained = release.id, trained
+            learned.release_id, learned.trained, learned.backbone = release.id, trained, release.backbone
         at = now(session)
         # A task without training may keep the current release.
         if stored is None:

@@ -39,8 +39,14 @@ from benchmarks.rivals import start_method
 from media.pyav_decoding import fit_picture
 from models.backbones import has_open_blocks
 from models.backbones.backbone_loading import frame_spec, load_backbone
-from models.encoders.encoder_registry import load_query_backbone, open_query_encoder, read_query_release
+from models.encoders.encoder_registry import (
+    load_query_backbone,
+    open_query_encoder,
+    read_query_release,
+    read_video_release,
+)
 from models.encoders.tower_query_backbone import TowerQueryBackbone
+from models.encoders.video_encoder import VideoEncoder
 from models.errors import BackboneUnavailable, BackboneUnsupported
 from models.releases.release_files import write_release
 from service.core.settings import METHOD_NAMES
@@ -374,3 +380,7 @@ def test_analytic_learns_words_and_maps_on_a_frozen_encoder(kind: str, tmp_path:
     assert queries.shape == videos.shape == (len(captions), backbone.dim + 128)
     assert (queries @ videos.T).argmax(axis=1).tolist() == [0, 1, 2, 3]
     assert encoder.routing_evidence(encoder.tokenize(captions), ["one"]) is not None
+    appended = VideoEncoder(
+        backbone, {"one": release.fingerprint}, {"one": read_video_release(tmp_path / "release")}
+    )
+    np.testing.assert_allclose(appended.encode(frames, ["one"])[:, 0], videos, atol=1e-6)

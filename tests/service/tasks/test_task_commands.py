@@ -100,6 +100,7 @@ class TestBadInput:
         [
             ("vit", "backbone 'vit' is unknown"),
             ("open_clip:ViT-B-99/openai", "ViT-B-99"),
+            ("open_clip:ViT-B-32/..", "Only the server's configuration can name a model"),
             *((name, "Only the server's configuration can name a model") for name in CONFIGURED_ONLY),
         ],
     )
