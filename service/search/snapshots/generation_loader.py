@@ -160,7 +160,7 @@ class GenerationLoader:
     def load_earlier(self, reason: str) -> SearchSnapshot | None:
         """Load the last usable release before the served one, which is refused for a reason; None if there is none.
 
-        Tasks that the served one added are degraded. Raises Unavailable if the catalog cannot be read.
+        Tasks that the served one added or upgraded are degraded. Raises Unavailable if the catalog cannot be read.
         """
         if not self.backbones:
             return None
@@ -183,7 +183,9 @@ class GenerationLoader:
                 later = [
                     task
                     for task, shard in manifest.shards.items()
-                    if task not in snapshot.task_names and shard.release not in unserved
+                    if task not in snapshot.shards
+                    and task not in snapshot.degraded
+                    and shard.release not in unserved
                 ]
                 snapshot.degraded.update(dict.fromkeys(later, f"the served release is refused: {reason}"))
                 return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
@@ -246,8 +248,20 @@ class EarlierReleases:
             manifest = current.index_snapshot.manifest
             if release_id not in manifest.releases:
                 raise _gone(f"{reason}.")
-            # A list from a withdrawn release would show videos that are no longer searchable.
-            if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
+            # A list from a withdrawn release would show videos that are no longer searchable, and one from before an
+            # upgrade would lose those of the upgraded domain.
+            later = set(manifest.releases_after(release_id))
+            learned = {
+                task.task_id
+                for release, contribution in current.contributions.items()
+                if release not in later
+                for task in contribution.tasks
+            }
+            is_upgraded = any(
+                task in learned and shard.release in later for task, shard in manifest.shards.items()
+            )
+            is_withdrawn = manifest.pinned and release_id in manifest.releases_after(manifest.pinned)
+            if is_withdrawn or is_upgraded:
                 raise _gone("The release of this list is no longer served.")
             try:
                 snapshot = load_snapshot(

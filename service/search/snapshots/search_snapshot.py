@@ -346,7 +346,11 @@ class SearchSnapshot:
 
         The evidence of words is the same for all encoders. That of captions depends on how an encoder places texts, so
         it only compares the tasks of one lineage: if there are several, the likeliest task of each has 0.
+
+        Raises Unavailable if a text has no task.
         """
+        if not all(tasks):
+            raise Unavailable("None of these tasks can be searched now.", DEGRADED_RETRY_SECONDS)
         routing: dict[int, Routing] = {}
         # Texts with the same tasks share an encoder call.
         groups: dict[tuple[str, ...], list[int]] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +16,13 @@ from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
 from models.encoders import encoder_registry
-from models.errors import BackboneUnavailable
+from models.errors import BackboneUnavailable, ReleaseError
+from models.releases.release_files import write_release
 from models.routing.confidence_model import ConfidenceModel, VisualScore
-from service.core.errors import Unavailable
+from service.core.errors import Gone, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import generation_loader
+from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.snapshot_loading import load_snapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
@@ -207,3 +210,60 @@ def test_broken_release_degrades_no_domain_of_the_other_lineage(
     answer = service.search("a red taxi", k=20)
     assert {name.removeprefix("tsk_") for name in answer.degraded} == lost
     assert {result.task for result in answer.results} == {"birds", "cars", "sea", "bones"} - lost
+
+
+def _upgrade_birds(second: Library) -> str:
+    """Replace the shard of birds by one of the other encoder, and return the ID of its release."""
+    second.method.begin_task("tsk_birds", "birds")
+    second.method.end_task()
+    second.method.record_task("tsk_birds", "birds", BIRDS)
+    state = replace(second.method.release(), confidence=second.confidence)
+    before = second.store.manifest().shards["tsk_birds"]
+    with second.store.staging() as staged:
+        write_release(staged, state, parent=second.before)
+        release = second.store.adopt_release(staged)
+    shard = second.store.write_shard(
+        task="tsk_birds",
+        release=release.id,
+        fingerprint=state.fingerprint,
+        ids=IndexSnapshot.open(second.store).shard("tsk_birds", fingerprint=before.fingerprint).ids,
+        vectors=second.features(BIRDS),
+    )
+    second.store.publish(release=release, shards=[shard], upgrades=True)
+    return release.id
+
+
+def test_cursor_from_before_an_upgrade_is_gone(
+    library: Library, second: Library, service: SearchEngine
+) -> None:
+    service.snapshots.refresh()
+    first = service.search("an owl", 2)
+    in_domain = service.search("an owl", 2, task="birds")
+    _upgrade_birds(second)
+    assert service.snapshots.refresh()
+    for answer, fields in ((first, {}), (in_domain, {"task": "birds"})):
+        with pytest.raises(Gone, match="no longer served"):
+            service.search("an owl", 2, cursor=answer.next_cursor, **fields)  # type: ignore[arg-type]
+    whole = _search(service, "an owl")
+    after = service.search("an owl", 2)
+    library.add_task("bays", SEA)
+    assert service.snapshots.refresh()
+    assert after.results + service.search("an owl", 20, cursor=after.next_cursor).results == whole
+
+
+def test_refused_upgrade_degrades_its_domain(
+    second: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgraded = _upgrade_birds(second)
+
+    def check(folder: Path, release: str, *_: object) -> None:
+        if release == upgraded:
+            raise ReleaseError("it answers otherwise")
+
+    monkeypatch.setattr(snapshot_loading, "check_self_test", check)
+    assert service.snapshots.refresh()
+    answer = service.search("an owl", k=20)
+    assert set(answer.degraded) == {"birds"}
+    assert {result.task for result in answer.results} == {"cars", "sea", "bones"}
+    with pytest.raises(Unavailable, match="the served release is refused"):
+        service.search("an owl", task="birds")
