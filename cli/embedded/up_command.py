@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
         require_network_credentials(settings)
     except ValueError as error:
         fail(f"{error}.")
+    _require_backbone(settings)
     supervisor = Supervisor(on_restart=lambda message: error_console.say(message), on_exit=release_leases)
     try:
         with (
@@ -79,6 +81,31 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
         fail(str(busy), "Use that service, stop it, or choose another folder with --data.")
     except (BrokerMissing, StartFailed) as error:
         fail(str(error))
+
+
+_LOAD_BACKBONE = """
+import sys
+from models.encoders.encoder_registry import load_query_backbone
+from models.errors import ModelError
+try:
+    load_query_backbone(sys.argv[1])
+except ModelError as error:
+    sys.exit(str(error))
+"""
+
+
+def _require_backbone(settings: Settings) -> None:
+    """Fail with the reason if the backbone of new domains cannot be loaded, which a process of its own tries."""
+    from service.storage.library_backbone import library_backbone
+
+    name = library_backbone(settings)
+    if name in ("small", "tiny"):
+        return  # installed with the project; loading it would take a second of every start
+    command = [sys.executable, "-P", "-c", _LOAD_BACKBONE, name]
+    loaded = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if loaded.returncode:
+        reason = loaded.stderr.strip().splitlines()[-1:] or ["the process that loads it was killed"]
+        fail(f"CINESTRATA_BACKBONE: {reason[0].rstrip('.')}.")
 
 
 def _start(

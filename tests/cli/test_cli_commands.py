@@ -63,6 +63,14 @@ def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
 
 
+def test_unknown_backbone_is_reported_before_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINESTRATA_BACKBONE", "open_clip:ViT-B-32/missing.pt")
+    outcome = run("up", "--port", 0)
+    assert outcome.exit_code == 1
+    assert "CINESTRATA_BACKBONE: backbone 'open_clip:ViT-B-32/missing.pt'" in outcome.output
+    assert not (tmp_path / "data" / "run").exists()
+
+
 def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None:
     films = tmp_path / "films"
     films.mkdir()
