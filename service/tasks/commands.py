@@ -21,6 +21,7 @@ from cinestrata_schemas.tasks import (
     TaskEvent,
     TaskProgress,
     TaskSpec,
+    UpgradeSpec,
     VideoSpec,
 )
 from service.access.audit_log import record_change
@@ -204,9 +205,12 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task = lock_task(session, task_id)
         if task.state not in ("failed", "cancelled"):
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
-        _change_method(task, spec)
+        if task.upgrades and spec != RetrySpec() and is_published(session, task):
+            raise Conflict(f"The shard of task {task_id} is published; retry it without method and settings.")
+        domain = session.get_one(Task, task.learned_id)
+        _change_method(task, domain, spec)
         if task.upgrades:
-            upgrades.require_upgradable(session, session.get_one(Task, task.learned_id))
+            upgrades.require_upgradable(session, domain, task)
         videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
         require_disk_space(videos, is_append=task.target_id is not None)
         task.position = next_position(session)
@@ -239,17 +243,22 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     return view
 
 
-def _change_method(task: Task, spec: RetrySpec) -> None:
+def _change_method(task: Task, domain: Task, spec: RetrySpec) -> None:
     if spec == RetrySpec():
         return
-    if task.target_id is not None:
+    if task.target_id is not None and not task.upgrades:
         raise InvalidInput.at(
             "method", "An append uses the method of its domain.", "Retry it without method and settings."
         )
     is_changed = spec.method is not None or spec.settings is not None
     chosen = spec.settings if is_changed else task.settings
-    fields = task_fields(spec.method or task.method, chosen, spec.backbone or task.backbone)
-    raise_first(task_errors(**fields))
+    method, backbone = spec.method or task.method, spec.backbone or task.backbone
+    if task.upgrades:
+        wanted = UpgradeSpec(method=method, settings=chosen, backbone=backbone)
+        fields = upgrades.upgrade_fields(domain, wanted)
+    else:
+        fields = task_fields(method, chosen, backbone)
+        raise_first(task_errors(**fields))
     task.method, task.settings, task.backbone = fields["method"], dict(fields["settings"]), fields["backbone"]
     shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # the previous method's
 

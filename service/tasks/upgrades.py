@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import structlog
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
@@ -23,7 +24,7 @@ from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.tables import ACTIVE_STATES, Recall, Release, Shard, Task, Video
-from service.core.errors import Conflict, InvalidInput
+from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.disk_budget import require_disk_space
@@ -37,10 +38,19 @@ from service.tasks.ingestion_checks import (
 )
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.publishing import settle_upgrade, shard_columns
-from service.tasks.lifecycle.state_machine import lock_task, next_position, record
+from service.tasks.lifecycle.state_machine import (
+    is_published,
+    lacks_upgrade,
+    last_upgrade,
+    lock_task,
+    next_position,
+    record,
+)
 from service.tasks.task_storage import insert_queued_task, new_id, require_domain, task_details
 
 UNDO_DAYS = 14  # afterwards, maintenance accepts an upgrade
+
+log = structlog.get_logger(__name__)
 
 
 def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
@@ -58,22 +68,17 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
     """
     with session_scope() as session:
         domain = require_domain(session, task_id, "it can be upgraded")
-    fields = _upgrade_fields(domain, spec)
+    fields = upgrade_fields(domain, spec)
     with session_scope(write=True) as session:
         # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.
         position = next_position(session)
         domain = session.get_one(Task, domain.id)
-        require_upgradable(session, domain)
-        if (fields["backbone"], fields["method"]) == (domain.backbone, domain.method):
-            raise Conflict(
-                f"The domain {domain.name!r} has backbone {domain.backbone!r} and method {domain.method!r} already. "
-                "Name another backbone or method."
-            )
-        require_disk_space(int(domain.counts.get("accepted") or 0))
         upgrade_id = new_id("tsk")
         suffix = f" (upgrade {upgrade_id})"
         name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
         task = Task(id=upgrade_id, position=position, name=name, target_id=domain.id, upgrades=True, **fields)
+        require_upgradable(session, domain, task)
+        require_disk_space(int(domain.counts.get("accepted") or 0))
         task.probed_at = now(session)  # its videos are
         insert_queued_task(session, task, (), 0)
         record_change(session, "task.upgrade", domain.id, {"upgrade": upgrade_id, **fields})
@@ -82,7 +87,7 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
     return view
 
 
-def _upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
+def upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
     """Complete and check an upgrade's backbone, method and settings."""
     method, chosen = spec.method, spec.settings
     backbone = task_fields(None, None, spec.backbone)["backbone"]
@@ -102,8 +107,8 @@ def _upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
     return fields
 
 
-def require_upgradable(session: Session, domain: Task) -> None:
-    """Check that nothing stands in the way of an upgrade of a domain, or of its retry; raise Conflict."""
+def require_upgradable(session: Session, domain: Task, upgrade: Task) -> None:
+    """Check that nothing stands in the way of an upgrade of a domain, new or retried; raise Conflict."""
     if domain.deleted_at is not None:
         raise Conflict(f"The domain of task {domain.id} was deleted.")
     _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
@@ -113,12 +118,29 @@ def require_upgradable(session: Session, domain: Task) -> None:
             "An earlier release is served, which could not search the upgraded domain. Serve the newest release first.",
             remedy=Action(name="list_releases"),
         )
-    _require_complete(domain, manifest)
+    if is_published(session, upgrade):
+        return  # only its catalog rows are missing
+    _require_complete(session, domain, manifest)
+    if (upgrade.backbone, upgrade.method) == (domain.backbone, domain.method):
+        raise Conflict(
+            f"The domain {domain.name!r} has backbone {domain.backbone!r} and method {domain.method!r} already. "
+            "Name another backbone or method."
+        )
 
 
-def _require_complete(domain: Task, manifest: Manifest) -> None:
+def _require_complete(session: Session, domain: Task, manifest: Manifest) -> None:
+    _require_in_catalog(session, domain, manifest)
     if manifest.shards[domain.id].release != domain.release_id:
         raise Conflict(f"An upgrade of {domain.name!r} was not undone completely; undo it again.")
+
+
+def _require_in_catalog(session: Session, domain: Task, manifest: Manifest) -> None:
+    if lacks_upgrade(domain, manifest):
+        upgrade = last_upgrade(session, domain.id)
+        raise Conflict(
+            f"The upgrade {upgrade} of {domain.name!r} is published, but not complete; retry it first.",
+            remedy=Action(name="retry_task", id=upgrade),
+        )
 
 
 def _require_no_unfinished(session: Session, domain: Task, kind: Any, name: str) -> None:
@@ -143,7 +165,12 @@ def undo_upgrade(task_id: str) -> TaskDetails:
     with index_lock(), session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "an upgrade can be undone").id)
         upgrade = _undoable_upgrade(session, domain)
-        _require_no_unfinished(session, domain, ~Task.upgrades, "append")
+        store, manifest = library_store(settings()), index_manifest.read_manifest()
+        _require_in_catalog(session, domain, manifest)
+        # After a kill, the index may have the previous shard already. Appends then wait for the catalog.
+        is_interrupted = manifest.shards[domain.id].release == upgrade["release"]
+        if not is_interrupted:
+            _require_no_unfinished(session, domain, ~Task.upgrades, "append")
         videos = select(Video.vector_id).where(Video.task_id == domain.id, Video.status == "accepted")
         appended = session.scalar(
             select(func.count()).select_from(videos.where(Video.effective_split == "appended").subquery())
@@ -153,11 +180,11 @@ def undo_upgrade(task_id: str) -> TaskDetails:
                 f"{appended} videos were appended to {domain.name!r} since its upgrade, and the previous shard lacks "
                 f"them. Upgrade it to {upgrade['backbone']!r} with method {upgrade['method']!r} instead."
             )
-        store, manifest = library_store(settings()), index_manifest.read_manifest()
         with unavailable_if_failing("The upgrade can't be undone"):
-            # After a kill, the index may have the previous shard already.
-            if manifest.shards[domain.id].release != upgrade["release"]:
-                if (replaced := manifest.replaced.get(domain.id)) is None:  # a restored index may lack it
+            if not is_interrupted:
+                replaced = manifest.replaced.get(domain.id)
+                # A restored index may lack it.
+                if replaced is None or replaced.segments[0].release != upgrade["release"]:
                     raise Conflict(
                         f"The index no longer has the shard of {domain.name!r} before its upgrade."
                     )
@@ -202,7 +229,7 @@ def accept_upgrade(task_id: str) -> TaskDetails:
     """
     with index_lock(), session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "an upgrade can be accepted").id)
-        _require_complete(domain, index_manifest.read_manifest())
+        _require_complete(session, domain, index_manifest.read_manifest())
         with unavailable_if_failing("The upgrade can't be accepted"):
             library_store(settings()).accept_upgrade(domain.id)
         settle_upgrade(session, domain.id, "accepted")
@@ -211,7 +238,10 @@ def accept_upgrade(task_id: str) -> TaskDetails:
 
 
 def settle_old_upgrades() -> None:
-    """Accept upgrades that were not undone for ``UNDO_DAYS``, and complete interrupted undoings; raise Unavailable."""
+    """Accept upgrades that were not undone for ``UNDO_DAYS``, and complete interrupted undoings.
+
+    A domain where this fails is tried again the next time; the others do not wait for it.
+    """
     with session_scope() as session:
         limit = now(session) - timedelta(days=UNDO_DAYS)
         query = select(Task.target_id, Task.progress, Task.finished_at).where(
@@ -224,7 +254,10 @@ def settle_old_upgrades() -> None:
         ]
     shards = index_manifest.read_manifest().shards if undoable else {}
     for domain, release, is_old in undoable:
-        if shards[domain].release == release:
-            undo_upgrade(domain)
-        elif is_old:
-            accept_upgrade(domain)
+        try:
+            if shards[domain].release == release:
+                undo_upgrade(domain)
+            elif is_old:
+                accept_upgrade(domain)
+        except CinestrataError as error:
+            log.warning("upgrade_not_settled", domain=domain, reason=str(error))

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import TaskProgress
 from cinestrata_schemas.uris import redact_uri
+from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
 from service.catalog.leases import sweep_leases
 from service.catalog.operation_tables import IdempotencyKey
@@ -202,10 +203,25 @@ def is_published(session: Session, task: Task) -> bool:
         return index_manifest.is_published(task.id)
     if task.upgrades:
         domain = session.get(Task, task.target_id)
-        shard = index_manifest.read_manifest().shards.get(task.target_id)
-        return domain is not None and shard is not None and shard.release != domain.release_id
+        if domain is None or not lacks_upgrade(domain, index_manifest.read_manifest()):
+            return False
+        return last_upgrade(session, domain.id) == task.id
     ids = session.scalars(select(Video.vector_id).where(Video.task_id == task.id)).all()
     return bool(len(index_manifest.stored_ids(task.target_id, np.array(ids, np.int64))))
+
+
+def lacks_upgrade(domain: Task, manifest: Manifest) -> bool:
+    """Check whether the index has an upgrade of a domain that the catalog lacks; False for an interrupted undoing."""
+    replaced = manifest.replaced.get(domain.id)
+    if replaced is None or replaced.segments[0].release != domain.release_id:
+        return False
+    return manifest.shards[domain.id].release != domain.release_id
+
+
+def last_upgrade(session: Session, domain_id: str) -> str:
+    """Get the ID of the upgrade queued last: no other is queued before one that only the index has is complete."""
+    upgrades = select(Task.id).where(Task.target_id == domain_id, Task.upgrades)
+    return session.scalar(upgrades.order_by(Task.position.desc()).limit(1)) or ""
 
 
 def learns(task: type[Task] = Task) -> ColumnElement[bool]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from cinestrata_schemas.tasks import TaskDetails, UpgradeSpec
+from cinestrata_schemas.tasks import RetrySpec, TaskDetails, UpgradeSpec
 from cinestrata_schemas.videos import FeedbackSpec
 from cli.commands import task_commands
 from cli.service_client import ServiceClient
@@ -359,9 +359,36 @@ def test_killed_undo_is_completed_by_repetition_or_maintenance(
             post_upgrade(learned_task)
         with pytest.raises(Conflict, match="undo it again"):
             upgrades.accept_upgrade(learned_task)
+        append = post_append(learned_task, {"red": "red"})
+        waiting = run_append(append)
+        assert (waiting.state, waiting.progress.stage) == ("probing", "waiting for the domain's upgrade")
         complete(learned_task)
         assert stored_facts(learned_task) == before
         require_same_videos(learned_task)
+        commands.cancel_task(append)
+        delete_task(append)
+
+
+def test_maintenance_settles_the_upgrades_of_other_domains_despite_an_error(
+    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = post_videos("night", videos=4)
+    learn(night)
+    for domain in (learned_task, night):
+        upgrade = post_upgrade(domain)
+        learn(upgrade)
+        with session_scope(write=True) as session:
+            session.get_one(Task, upgrade).finished_at = now(session) - timedelta(days=upgrades.UNDO_DAYS + 1)
+    accept = upgrades.accept_upgrade
+
+    def refuse_day(domain: str) -> TaskDetails:
+        if domain == learned_task:
+            raise Conflict("The index is in use.")
+        return accept(domain)
+
+    monkeypatch.setattr(upgrades, "accept_upgrade", refuse_day)
+    upgrades.settle_old_upgrades()
+    assert set(open_store().manifest().replaced) == {learned_task}
 
 
 def test_upgrade_without_sources_is_refused_with_the_videos_and_can_be_retried(learned_task: str) -> None:
@@ -450,3 +477,47 @@ def test_command_shows_recall_and_undoes_accepts_and_upgrades_all(
     assert commands.get_task(learned_task).backbone != "lite2"
     assert run("upgrade", "night", "--accept").output == "night: backbone lite2, method ffa_tame\n"
     assert not open_store().manifest().replaced
+
+
+def test_upgrade_that_failed_after_it_was_published_is_completed_by_its_retry(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = post_upgrade(learned_task, method="zero_shot")
+    commands.cancel_task(never)
+    learn(post_upgrade(learned_task))
+    first = stored_facts(learned_task)
+    second = post_upgrade(learned_task, backbone="tiny", method="zero_shot")
+    assert run_in_process(learning_job.run_learning_job, second, POINTS["manifest replaced"]) < 0
+    expire_leases(second)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            learning_job, "task_backbone", lambda task: (_ for _ in ()).throw(ValueError("no model"))
+        )
+        assert run_job(second).state == "failed"
+    published = open_store().manifest()
+    for refused in (upgrades.undo_upgrade, upgrades.accept_upgrade, post_upgrade):
+        with pytest.raises(Conflict, match=f"The upgrade {second} of 'day' is published, but not complete"):
+            refused(learned_task)
+    with pytest.raises(Conflict, match=f"The upgrade {second}"):
+        commands.retry_task(never)
+    with pytest.raises(Conflict, match="without method"):
+        commands.retry_task(second, RetrySpec(method="zero_shot"))
+    upgrades.settle_old_upgrades()
+    assert open_store().manifest() == published
+    commands.retry_task(second)
+    assert learn(second).state == "ready"
+    assert commands.get_task(learned_task).method == "zero_shot"
+    require_same_videos(learned_task)
+    upgrades.undo_upgrade(learned_task)
+    assert stored_facts(learned_task) == first
+
+
+def test_old_upgrade_is_retried_only_if_it_changes_the_domain(learned_task: str) -> None:
+    old = post_upgrade(learned_task)
+    commands.cancel_task(old)
+    learn(post_upgrade(learned_task))
+    with pytest.raises(Conflict, match="has backbone 'lite2' and method 'ffa_tame' already"):
+        commands.retry_task(old)
+    assert commands.retry_task(old, RetrySpec(method="zero_shot")).method == "zero_shot"
+    assert learn(old).state == "ready"
+    assert commands.get_task(learned_task).method == "zero_shot"
