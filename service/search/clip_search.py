@@ -121,7 +121,7 @@ class ClipSearch:
                 of_lineage = [task for task in tasks if snapshot.lineages[task] is lineage]
                 try:
                     towers = lineage.query_vectors.encoder.backbone.towers()  # the first clip loads them
-                except ModelError as error:
+                except (ModelError, Unavailable) as error:
                     broken |= {snapshot.task_names[task]: str(error) for task in of_lineage}
                     continue
                 started = time.perf_counter()

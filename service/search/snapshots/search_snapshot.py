@@ -6,6 +6,7 @@ result is its k best videos, and neither merging nor the bound on the k-th best 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,22 +108,34 @@ class EncoderMemory:
         with self._lock:
             self._used[cache] = time.monotonic()
             if (encoder := cache.opened) is None:
+                self._make_room(cache)
+                gc.collect()  # a backbone in torch refers to itself
                 try:
                     encoder = cache.opened = reopen()
-                except (ModelError, ShardStoreError, OSError) as error:
+                # PyTorch raises either of the last two if a GPU is full.
+                except (ModelError, ShardStoreError, OSError, MemoryError, RuntimeError) as error:
                     raise Unavailable(
                         f"An encoder can't be loaded: {error}", DEGRADED_RETRY_SECONDS
                     ) from error
                 log.info("encoder_returned", backbone=encoder.backbone.name)
-            others = [each for each in self._used if each.opened and each is not cache]
-            others.sort(key=self._used.__getitem__)
-            while others and self._bytes() > self._max_bytes:
-                others.pop(0).opened = None
+            self._make_room(cache)
             return encoder
 
-    def _bytes(self) -> int:
-        opened = [cache.opened for cache in self._used if cache.opened]
-        return sum(backbone.weight_bytes for backbone in {encoder.backbone for encoder in opened})
+    def _make_room(self, cache: QueryVectorCache) -> None:
+        """Let encoders leave until the others and the given one, opened or not, are within the limit."""
+        others = [each for each in self._used if each.opened and each is not cache]
+        others.sort(key=self._used.__getitem__)
+        while others and self._bytes(cache) > self._max_bytes:
+            others.pop(0).opened = None
+
+    def _bytes(self, cache: QueryVectorCache) -> int:
+        weights: dict[str, int] = {}  # by fingerprint: encoders may share a backbone
+        for each in self._used:
+            if each.opened:
+                each.weights = each.opened.backbone.fingerprint, each.opened.backbone.weight_bytes
+            if each.opened or each is cache:
+                weights.update([each.weights])
+        return sum(weights.values())
 
 
 class QueryVectorCache:
@@ -135,6 +148,7 @@ class QueryVectorCache:
 
     Attributes:
         opened: The encoder; None if it has left the memory.
+        weights: Fingerprint and bytes of the encoder's backbone, when the memory last saw it.
     """
 
     def __init__(
@@ -147,6 +161,7 @@ class QueryVectorCache:
             return min(_OBJECT_BYTES + sum(array.nbytes for array in arrays), max_bytes)
 
         self.opened: QueryEncoder | None = encoder
+        self.weights = "", 0
         self._memory = memory
         self.modes, self.profile_factor = encoder.modes, encoder.profile_factor
         self.shares_text_encoding, self._shared_modes = encoder.shares_text_encoding, encoder.shared_modes
@@ -335,6 +350,23 @@ class SearchSnapshot:
         """Exclude a shard from later searches, because reading it failed."""
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
+
+    def find_unopened(self, tasks: Iterable[str]) -> dict[str, str]:
+        """Open the encoders of tasks if there are several, and return why not, by ID of each task that needs it.
+
+        One whose tasks are all degraded is not tried again: a snapshot that replaces this one does.
+        """
+        unopened: dict[str, str] = {}
+        for lineage in self.lineages_of(tasks) if len(self.distinct_lineages) > 1 else ():
+            members = [task for task, each in self.lineages.items() if each is lineage]
+            if all(task in self.degraded for task in members):
+                unopened |= {task: self.degraded[task] for task in members}
+                continue
+            try:
+                _ = lineage.query_vectors.encoder
+            except Unavailable as error:
+                unopened |= dict.fromkeys(members, str(error))
+        return unopened
 
     def with_lineages(self, change: Callable[[ServedLineage], ServedLineage]) -> SearchSnapshot:
         """Copy the snapshot with changed lineages."""

@@ -22,7 +22,12 @@ from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
-from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan
+from service.search.snapshots.search_snapshot import (
+    DEGRADED_RETRY_SECONDS,
+    SearchSnapshot,
+    ServedLineage,
+    ShardScan,
+)
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import find_passing_videos
@@ -124,6 +129,7 @@ def start_searches(
 ) -> list[TextSearch]:
     """Resolve requests, evaluate their filters and plan their first rounds."""
     tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
+    tasks = _leave_out_unopened(snapshot, requests, tasks)
     modes = [
         _resolve_mode(snapshot, request, searched) for request, searched in zip(requests, tasks, strict=True)
     ]
@@ -259,6 +265,25 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cac
         raise UnknownTask(task, field_name, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
     snapshot.require_searchable(task_id)
     return task_id
+
+
+def _leave_out_unopened(
+    snapshot: SearchSnapshot, requests: Sequence[SearchRequest], tasks: Sequence[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
+    """Leave out tasks whose encoder cannot be opened, which become degraded.
+
+    Raises Unavailable if a request names such a task or has no other, or if it continues a list, which would lack hits.
+    """
+    unopened = snapshot.find_unopened(chain(*tasks))
+    if unopened and any(request.cursor for request in requests):
+        raise Unavailable(next(iter(unopened.values())), DEGRADED_RETRY_SECONDS)
+    snapshot.degraded.update(unopened)
+    remaining = [tuple(task for task in searched if task not in unopened) for searched in tasks]
+    for request, searched, others in zip(requests, tasks, remaining, strict=True):
+        if request.tasks is not None or not others:
+            for task in searched:
+                snapshot.require_searchable(task)
+    return remaining
 
 
 def _resolve_mode(

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from cinestrata_schemas.search import SearchQuery, SearchResult
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.query_backbone import QueryBackbone
 from models.encoders import encoder_registry
+from models.encoders.query_encoder import QueryEncoder
 from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.confidence_model import ConfidenceModel, VisualScore
@@ -176,6 +179,42 @@ def test_encoders_beyond_the_memory_return_on_demand(
         service.search("a taxi that nobody has seen", task="cars")
     assert service.search("an owl that nobody has seen", task="birds").results
     expected.close()
+    service.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError("full"), RuntimeError("CUDA out of memory")], ids=repr)
+def test_encoder_that_cannot_return_degrades_its_domains(
+    second: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(generation_loader, "_memory_limit", lambda: 0)
+    service = SearchEngine(configured)
+    service.snapshots.refresh()
+    first = service.search("a taxi", 2)
+    caches = [lineage.query_vectors for lineage in service.snapshots.current().distinct_lineages]
+    (lost,) = (
+        each for each in service.snapshots.current().distinct_lineages if not each.query_vectors.opened
+    )
+    domains = {"tiny": {"birds", "sea"}, "other": {"cars", "bones"}}
+    opened = snapshot_loading.open_query_encoder
+
+    def open_others(backbone: QueryBackbone, *args: Any) -> QueryEncoder:
+        if backbone.name == lost.backbone_name:
+            assert not any(cache.opened for cache in caches), "the other encoder leaves first"
+            raise error
+        return opened(backbone, *args)
+
+    monkeypatch.setattr(snapshot_loading, "open_query_encoder", open_others)
+    with pytest.raises(Unavailable, match=str(error)):  # the list would lack hits
+        service.search("a taxi", 2, cursor=first.next_cursor)
+    answer = service.search("a bus", 20)
+    assert set(answer.degraded) == domains.pop(lost.backbone_name)
+    assert {result.task for result in answer.results} == set().union(*domains.values())
+    with pytest.raises(Unavailable, match=str(error)):
+        service.search("a bus", task=min(answer.degraded))
+    assert _search(service, "a bus") == answer.results
+    monkeypatch.setattr(snapshot_loading, "open_query_encoder", opened)
+    assert service.snapshots.refresh()
+    assert service.search("a bus").degraded == {}
     service.close()
 
 
