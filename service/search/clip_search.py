@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, BinaryIO
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -56,6 +57,7 @@ from service.search.video_search import CaptionIndex
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
+    from models.encoders.query_encoder import QueryEncoder
     from models.encoders.video_encoder import VideoEncoder
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could run text searches
@@ -79,7 +81,8 @@ class ClipSearch:
             )
         )
         self._decoding = Lock()
-        self._encoders: tuple[SearchSnapshot, dict[ServedLineage, VideoEncoder]] | None = None
+        # By query encoder: the two share towers, and leave the memory together.
+        self._encoders: tuple[SearchSnapshot, WeakKeyDictionary[QueryEncoder, VideoEncoder]] | None = None
         self._mean_cosines: dict[str, tuple[str, float]] = {}  # shard state and mean cosine by task ID
 
     def close(self) -> None:
@@ -120,14 +123,18 @@ class ClipSearch:
             for lineage in snapshot.lineages_of(tasks):
                 of_lineage = [task for task in tasks if snapshot.lineages[task] is lineage]
                 try:
-                    towers = lineage.query_vectors.encoder.backbone.towers()  # the first clip loads them
+                    query_encoder = lineage.query_vectors.encoder
+                    towers = query_encoder.backbone.towers()  # the first clip loads them
                 except (ModelError, Unavailable) as error:
                     broken |= {snapshot.task_names[task]: str(error) for task in of_lineage}
                     continue
                 started = time.perf_counter()
                 info, frames = self.decode(upload, towers.spec)
                 decoded = time.perf_counter()
-                of_tasks, unread = self._embed(snapshot, lineage, towers, frames, of_lineage)
+                of_tasks, unread = self._embed(
+                    snapshot, lineage, query_encoder, towers, frames=frames, tasks=of_lineage
+                )
+                del query_encoder, towers  # they may leave the memory for the next lineage's
                 vectors |= of_tasks
                 broken |= unread
                 decode_ms += 1000 * (decoded - started)
@@ -204,7 +211,9 @@ class ClipSearch:
         self,
         snapshot: SearchSnapshot,
         lineage: ServedLineage,
+        query_encoder: QueryEncoder,
         backbone: Backbone,
+        *,
         frames: Frames,
         tasks: Sequence[str],
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
@@ -219,12 +228,12 @@ class ClipSearch:
 
         cached = self._encoders  # read once: a concurrent clip may replace it
         if cached is None or cached[0] is not snapshot:
-            cached = self._encoders = snapshot, {}
-        if (encoder := cached[1].get(lineage)) is None:
+            cached = self._encoders = snapshot, WeakKeyDictionary()
+        if (encoder := cached[1].get(query_encoder)) is None:
             of_lineage = [task for task in snapshot.shards if snapshot.lineages[task] is lineage]
             fingerprints = {task: snapshot.shards[task].entry.fingerprint for task in of_lineage}
             releases = pinned_video_releases(snapshot.index_snapshot, fingerprints)
-            encoder = cached[1][lineage] = VideoEncoder(backbone, fingerprints, releases)
+            encoder = cached[1][query_encoder] = VideoEncoder(backbone, fingerprints, releases)
         tasks_by_fingerprint: dict[str, list[str]] = {}
         for task in tasks:
             tasks_by_fingerprint.setdefault(snapshot.shards[task].entry.fingerprint, []).append(task)

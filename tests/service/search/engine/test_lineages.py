@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -15,15 +18,18 @@ import torch
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders import encoder_registry
 from models.encoders.query_encoder import QueryEncoder
+from models.encoders.video_encoder import VideoEncoder
 from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.confidence_model import ConfidenceModel, VisualScore
 from service.core.errors import Gone, Unavailable
 from service.core.settings import Settings
+from service.search.clip_search import ClipSearch
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.snapshot_loading import load_snapshot
@@ -215,6 +221,37 @@ def test_encoder_that_cannot_return_degrades_its_domains(
     monkeypatch.setattr(snapshot_loading, "open_query_encoder", opened)
     assert service.snapshots.refresh()
     assert service.search("a bus").degraded == {}
+    service.close()
+
+
+def test_clip_search_keeps_no_encoder_that_left_the_memory(
+    second: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoders = WeakSet[VideoEncoder]()
+    lineages: list[int] = []
+    encode = VideoEncoder.encode
+
+    def watched(self: VideoEncoder, *args: Any) -> torch.Tensor:
+        encoders.add(self)
+        gc.collect()  # a backbone in torch refers to itself
+        lineages.append(len(encoders))
+        return encode(self, *args)
+
+    def decode(_: ClipSearch, __: object, spec: FrameSpec) -> tuple[SimpleNamespace, np.ndarray]:
+        info = SimpleNamespace(container="mp4", width=1, height=1, duration=1.0)
+        return info, np.zeros((1, spec.frames, *spec.shape, 3), np.uint8)
+
+    monkeypatch.setattr(VideoEncoder, "encode", watched)
+    monkeypatch.setattr(ClipSearch, "decode", decode)
+    monkeypatch.setattr(generation_loader, "_memory_limit", lambda: 0)
+    service = SearchEngine(configured)
+    service.snapshots.refresh()
+    for _ in range(2):
+        answer = service.clips.search(
+            service.snapshots.current(), BytesIO(), SearchQuery(q="a clip", k=20), None
+        )
+        assert {result.task for result in answer.results} == {"birds", "cars", "sea", "bones"}
+    assert set(lineages) == {1}
     service.close()
 
 
