@@ -21,8 +21,8 @@ from cinestrata_schemas.tasks import TaskDetails, UpgradeSpec
 from index.arrays import video_ids_of
 from index.files.manifest_format import Manifest
 from service.access.audit_log import record_change
-from service.catalog.database import now, session_scope
-from service.catalog.domain_videos import count_edit
+from service.catalog.database import id_chunks, now, session_scope
+from service.catalog.domain_videos import count_edit, count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Recall, Release, Shard, Task, Video
 from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
@@ -196,9 +196,20 @@ def undo_upgrade(task_id: str) -> TaskDetails:
         upgraded = domain.release_id
         domain.release_id, domain.backbone = upgrade["release"], upgrade["backbone"]
         domain.method, domain.settings = upgrade["method"], upgrade["settings"]
+        domain.trained = upgrade["trained"]
+        for chunk in id_chunks(upgrade["appended"]):
+            was_appended = (Video.task_id == domain.id) & Video.vector_id.in_(chunk)
+            session.execute(update(Video).where(was_appended).values(effective_split="appended"))
+        domain.counts = count_task_videos(session, domain.id)
         segments = manifest.segments(domain.id)
         session.execute(update(Shard).where(Shard.task_id == domain.id).values(shard_columns(segments)))
-        row = select(Release.learned_order).where(Release.id == upgraded).scalar_subquery()
+        # A release that a domain was added with keeps its row.
+        row = (
+            select(Release.learned_order)
+            .join(Task, Task.id == Release.task_id)
+            .where(Release.id == upgraded, Task.upgrades)
+            .scalar_subquery()
+        )
         is_later = (Recall.task_order == domain.learned_order) & (Recall.release_order > row)
         session.execute(delete(Recall).where(is_later | (Recall.release_order == row)))
         settle_upgrade(session, domain.id, "undone")

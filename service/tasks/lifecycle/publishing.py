@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.tasks import Drift, TaskProgress, UpgradeOutcome
@@ -200,12 +200,21 @@ def shard_columns(segments: Sequence[SegmentEntry]) -> dict[str, Any]:
     return {**columns, "release_id": first.release, **sums}
 
 
+# Stored with an undoable upgrade, besides the fields of its outcome: the domain's ``trained``, and its appended videos.
+_UNDO_FIELDS = ("trained", "appended")
+
+
 def settle_upgrade(session: Session, domain_id: str, status: str) -> None:
     """Record that a domain's upgrade can no longer be undone: it is ``accepted`` or ``undone``."""
     for task in session.scalars(select(Task).where(Task.target_id == domain_id, Task.upgrades)):
         upgrade = task.progress.get("upgrade")
         if upgrade is not None and upgrade["status"] == "undoable":
-            task.progress = {**task.progress, "upgrade": {**upgrade, "status": status}}
+            outcome = {key: value for key, value in upgrade.items() if key not in _UNDO_FIELDS}
+            task.progress = {**task.progress, "upgrade": {**outcome, "status": status}}
+
+
+def _appended_to(domain: Task) -> ColumnElement[bool]:
+    return (Video.task_id == domain.id) & (Video.effective_split == "appended")
 
 
 class Publication(_OpenPublication):
@@ -258,7 +267,11 @@ class Publication(_OpenPublication):
             order = stored.learned_order if stored else self._next_order()
         else:
             task.learned_order = order = task.learned_order or self._next_order()
-        upgrade = self._replace_learned(order, recalls) if task.upgrades else None
+        upgrade, previous = None, {}
+        if task.upgrades:
+            appended = select(Video.vector_id).where(_appended_to(domain))
+            previous = {"trained": domain.trained, "appended": list(session.scalars(appended))}
+            upgrade = self._replace_learned(order, recalls)
         for learned in (task, domain):
             learned.release_id, learned.trained, learned.backbone = release.id, trained, release.backbone
         at = now(session)
@@ -275,6 +288,8 @@ class Publication(_OpenPublication):
         task.attempts = 0
         progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
         set_progress(session, task, progress)
+        if upgrade is not None:
+            task.progress = {**task.progress, "upgrade": {**task.progress["upgrade"], **previous}}
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
@@ -301,8 +316,7 @@ class Publication(_OpenPublication):
         )
         settle_upgrade(session, domain.id, "accepted")  # the index keeps only the last replaced shard
         domain.method, domain.settings, domain.backbone = task.method, dict(task.settings), task.backbone
-        appended = (Video.task_id == domain.id) & (Video.effective_split == "appended")
-        session.execute(update(Video).where(appended).values(effective_split="train"))
+        session.execute(update(Video).where(_appended_to(domain)).values(effective_split="train"))
         domain.counts = count_task_videos(session, domain.id)
         domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
         words = f"Upgraded from {upgrade.backbone} to {domain.backbone}, method {domain.method}."
@@ -317,8 +331,12 @@ class Publication(_OpenPublication):
             select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
         ).all()
         orders = {task.id: task.learned_order for task in learned if task.counts.get("accepted") != 0}
-        session.execute(delete(Recall).where(Recall.release_order == order))
-        session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))
+        stale = Recall.release_order == order
+        if self._task.upgrades:  # an earlier release, learned again, keeps its cells of other domains
+            stale &= Recall.task_order.in_([orders[key] for key, _ in recalls if key in orders])
+        else:
+            stale |= (Recall.release_order == 0) & (Recall.task_order == order)
+        session.execute(delete(Recall).where(stale))
         for task_id, row in recalls:
             task_order = orders.get(task_id)
             if task_order is None:  # its videos were deleted during evaluation

@@ -42,6 +42,7 @@ from tests.trainer.worker.library_state import (
     learn,
     open_store,
     post_append,
+    recall_cells,
     require_same_videos,
     run_in_process,
     run_job,
@@ -58,7 +59,9 @@ def load_either_backbone(name: str, frames: int) -> Backbone:
     if name != "lite2":
         return untrained_backbone(frames)
     torch.manual_seed(1)
-    return tiny_backbone(frames + 1)
+    backbone = tiny_backbone(frames + 1)
+    backbone.name = name
+    return backbone
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +102,8 @@ def stored_facts(domain: str) -> tuple[Any, ...]:
             task.settings,
             task.backbone,
             task.release_id,
+            task.trained,
+            task.counts,
             shard.id,
             shard.release_id,
             shard.count,
@@ -521,3 +526,16 @@ def test_old_upgrade_is_retried_only_if_it_changes_the_domain(learned_task: str)
     assert commands.retry_task(old, RetrySpec(method="zero_shot")).method == "zero_shot"
     assert learn(old).state == "ready"
     assert commands.get_task(learned_task).method == "zero_shot"
+
+
+def test_upgrade_back_to_the_first_release_and_its_undoing_keep_the_recall_matrix(learned_task: str) -> None:
+    first = commands.get_task(learned_task)
+    learn(post_upgrade(learned_task))
+    upgraded, cells = stored_facts(learned_task), recall_cells()
+    assert {release for release, *_ in cells} == {0, 1, 2}
+    back = learn(post_upgrade(learned_task, backbone=first.backbone))
+    assert back.release == first.release
+    assert recall_cells().keys() == cells.keys()
+    upgrades.undo_upgrade(learned_task)
+    assert stored_facts(learned_task) == upgraded
+    assert recall_cells().keys() == cells.keys()
