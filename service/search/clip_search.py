@@ -41,13 +41,8 @@ from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
 from service.search.search_request import SearchRequest, find_count_errors, parse_requests
-from service.search.snapshots.search_snapshot import (
-    DEGRADED_RETRY_SECONDS,
-    SearchSnapshot,
-    ServedLineage,
-    ShardScan,
-    drop_moments,
-)
+from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS
+from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan, drop_moments
 from service.search.snapshots.snapshot_loading import pinned_video_releases
 from service.search.text_search.answers import build_nearest
 from service.search.text_search.executor import resolve_tasks
@@ -118,6 +113,7 @@ class ClipSearch:
             )
         try:
             decode_ms = encode_ms = 0.0
+            decoded: dict[FrameSpec, tuple[VideoInfo, Frames]] = {}
             vectors: dict[str, Vectors] = {}
             broken: dict[str, str] = {}
             for lineage in snapshot.lineages_of(tasks):
@@ -129,16 +125,18 @@ class ClipSearch:
                     broken |= {snapshot.task_names[task]: str(error) for task in of_lineage}
                     continue
                 started = time.perf_counter()
-                info, frames = self.decode(upload, towers.spec)
-                decoded = time.perf_counter()
+                if towers.spec not in decoded:
+                    decoded[towers.spec] = self.decode(upload, towers.spec)
+                info, frames = decoded[towers.spec]
+                ended = time.perf_counter()
                 of_tasks, unread = self._embed(
                     snapshot, lineage, query_encoder, towers, frames=frames, tasks=of_lineage
                 )
                 del query_encoder, towers  # they may leave the memory for the next lineage's
                 vectors |= of_tasks
                 broken |= unread
-                decode_ms += 1000 * (decoded - started)
-                encode_ms += 1000 * (time.perf_counter() - decoded)
+                decode_ms += 1000 * (ended - started)
+                encode_ms += 1000 * (time.perf_counter() - ended)
             if not vectors:
                 raise Unavailable(
                     f"No task can be searched by clip: {'; '.join(broken.values()) or 'there is none'}",

@@ -27,7 +27,8 @@ from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.settings import Settings
 from service.search.library_words import LibraryWords
-from service.search.snapshots.search_snapshot import EncoderMemory, SearchSnapshot
+from service.search.snapshots.query_vectors import EncoderMemory
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
 from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone

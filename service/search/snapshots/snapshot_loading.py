@@ -40,13 +40,8 @@ from service.search.snapshots.appended_captions import (
     parse_confidence,
     read_appended_confidence,
 )
-from service.search.snapshots.search_snapshot import (
-    EncoderMemory,
-    QueryVectorCache,
-    QueryVectors,
-    SearchSnapshot,
-    ServedLineage,
-)
+from service.search.snapshots.query_vectors import EncoderMemory, QueryVectorCache, QueryVectors
+from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage
 
 log = structlog.get_logger(__name__)
 

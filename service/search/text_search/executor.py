@@ -22,12 +22,8 @@ from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
-from service.search.snapshots.search_snapshot import (
-    DEGRADED_RETRY_SECONDS,
-    SearchSnapshot,
-    ServedLineage,
-    ShardScan,
-)
+from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS
+from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import find_passing_videos
