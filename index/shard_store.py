@@ -170,7 +170,7 @@ class ShardStore(ShardReader):
             newest = current.release if release.id in current.releases else release.id
             manifest = replace(current, release=newest, releases={**current.releases, release.id: release})
             for shard in new:
-                before = _without_shard(manifest, shard.task) if upgrades else manifest
+                before = manifest.without(shard.task) if upgrades else manifest
                 self._validator.require_new_shard(shard, before)
                 if upgrades:
                     kept = ReplacedShard(manifest.segments(shard.task), manifest.tombstones.get(shard.task))
@@ -209,7 +209,7 @@ class ShardStore(ShardReader):
             first, *appended = kept.segments
             for entry in kept.segments:
                 self._validator.require_intact(f"shard {entry.id[:12]}", entry)
-            changed = replace(_without_shard(current, task), shards={**current.shards, task: first})
+            changed = replace(current.without(task), shards={**current.shards, task: first})
             if appended:
                 changed = replace(changed, appended={**changed.appended, task: tuple(appended)})
             if kept.tombstones:
@@ -352,7 +352,7 @@ class ShardStore(ShardReader):
             empty = self._writer.write_empty(current.shards[task], self._empty)
             self._validator.require_intact(f"shard {empty.id[:12]}", empty)
             shards = {**current.shards, task: empty}
-            return self.replace_manifest(current, replace(_without_shard(current, task), shards=shards))
+            return self.replace_manifest(current, replace(current.without(task), shards=shards))
 
     def move(self, task: str) -> Manifest:
         """Copy a task's undeleted vectors to the store of new tasks, without embedding anything again.
@@ -463,19 +463,8 @@ class ShardStore(ShardReader):
         """Publish a shard that replaces all segments and tombstones of its task."""
         task = shard.task
         self._validator.require_intact(f"shard {shard.id[:12]}", shard)
-        changed = replace(_without_shard(current, task), shards={**current.shards, task: shard})
+        changed = replace(current.without(task), shards={**current.shards, task: shard})
         return self.replace_manifest(current, replace(changed, replaced=current.replaced))
-
-
-def _without_shard(manifest: Manifest, task: str) -> Manifest:
-    """Remove a task's segments, deletions and replaced shard."""
-    return replace(
-        manifest,
-        shards={key: entry for key, entry in manifest.shards.items() if key != task},
-        appended={key: entries for key, entries in manifest.appended.items() if key != task},
-        tombstones={key: entry for key, entry in manifest.tombstones.items() if key != task},
-        replaced={key: shard for key, shard in manifest.replaced.items() if key != task},
-    )
 
 
 def _modified_before(folder: Path, timestamp: float) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from index.errors import ManifestError
@@ -165,6 +165,16 @@ class Manifest:
         """Collect the IDs of the folders that the manifest names."""
         segments, tombstones = self.kept_segments(), self.kept_tombstones()
         return {entry.id for entry in segments} | {entry.id for entry in tombstones} | set(self.releases)
+
+    def without(self, task: str) -> Manifest:
+        """Remove a task's segments, deletions and replaced shard."""
+        return replace(
+            self,
+            shards={key: entry for key, entry in self.shards.items() if key != task},
+            appended={key: entries for key, entries in self.appended.items() if key != task},
+            tombstones={key: entry for key, entry in self.tombstones.items() if key != task},
+            replaced={key: shard for key, shard in self.replaced.items() if key != task},
+        )
 
     def kept_segments(self) -> list[SegmentEntry]:
         """List the segments of all tasks, then those of replaced shards."""
