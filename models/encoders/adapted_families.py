@@ -26,7 +26,7 @@ from models.encoders.tower_forward import (
 )
 from models.encoders.tower_query_backbone import AdaptedQueryEncoder, pack_text_tower
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, arrays_with_prefix
+from models.releases.release_state import Array, ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 _TAME = "tame."
@@ -37,7 +37,6 @@ WORD_PREFIX = "words."  # changed token embeddings
 class TameQueryEncoder(AdaptedQueryEncoder):
     """TAME under every task's prototype, with the newest weights or those of each shard's release."""
 
-    modes = ("latest", "pinned")
     _pinned: TameCondition
     _pinned_words: TextUpdateSet | None
 
@@ -196,7 +195,6 @@ _TEXT, _IMAGE = "text.", "image."
 class LowRankQueryEncoder(AdaptedQueryEncoder):
     """The text tower with the update from each shard's release, or with the newest update for all tasks."""
 
-    modes = ("latest", "pinned")
     shared_modes = ("latest",)
     _pinned: TextUpdateSet
 
@@ -298,9 +296,8 @@ _TEXT_TOWER = (
     "clip.ln_final.",
     "clip.logit_scale",
 )
-_MAX_TOWER_BYTES = (
-    2 * 1024**3
-)  # of pinned text towers in memory; others are read again when they are searched
+# Of pinned text towers in memory; others are read again when they are searched.
+_MAX_TOWER_BYTES = 2 * 1024**3
 
 
 class TowerQueryEncoder(AdaptedQueryEncoder):
@@ -309,7 +306,6 @@ class TowerQueryEncoder(AdaptedQueryEncoder):
     A text passes the tower of every searched task. Towers that were not used for longest leave the memory.
     """
 
-    modes = ("latest", "pinned")
     shared_modes = ("latest",)
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
@@ -337,8 +333,7 @@ class TowerQueryEncoder(AdaptedQueryEncoder):
         release = self._releases[task]
         if release.kind == FROZEN_FAMILY.kind:
             return self._backbone.fingerprint
-        weights = {name: a for name, a in release.tensors.items() if name.startswith(_TEXT_TOWER)}
-        return adapter_identity([release.backbone_fingerprint], weights)
+        return adapter_identity([release.backbone_fingerprint], _text_weights(release))
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
@@ -371,9 +366,12 @@ class TowerQueryEncoder(AdaptedQueryEncoder):
             return self._backbone
         with torch.inference_mode(False):
             tower = self._frozen.clone_text_tower()
-        weights = {name: t for name, t in release.tensors.items() if name.startswith(_TEXT_TOWER)}
-        tower.load_text_tensors(tensors_with_prefix("clip.", weights))
+        tower.load_text_tensors(tensors_with_prefix("clip.", _text_weights(release)))
         return pack_text_tower(tower)
+
+
+def _text_weights(release: ReleaseState) -> dict[str, Array]:
+    return {name: weight for name, weight in release.tensors.items() if name.startswith(_TEXT_TOWER)}
 
 
 def _text_tower_bytes(tower: Backbone) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class FrozenQueryEncoder(QueryEncoder):
     """Encodes texts with the backbone alone."""
 
-    modes = shared_modes = ("latest", "pinned")
+    shared_modes = ("latest", "pinned")
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         return self._texts.fingerprint
@@ -71,7 +71,6 @@ _QUERY, _VIDEO, _ROUTING, _BACKGROUND = "query.", "video.", "evidence.", "backgr
 class AnalyticQueryEncoder(QueryEncoder):
     """The frozen text tower, with the query map of each shard's release, or with the newest map for all tasks."""
 
-    modes = ("latest", "pinned")
     shared_modes = ("latest",)
     shares_text_encoding = True
     _pinned: AnalyticMapSet

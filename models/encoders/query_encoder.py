@@ -92,7 +92,7 @@ class QueryEncoder(ABC):
             missing.
     """
 
-    modes: ClassVar[tuple[str, ...]] = ("latest",)
+    modes: ClassVar[tuple[str, ...]] = ("latest", "pinned")
     shared_modes: ClassVar[tuple[str, ...]] = ()
     shares_text_encoding: ClassVar[bool] = False
 

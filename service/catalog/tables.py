@@ -183,9 +183,8 @@ class Task(Base):
     learned_order: Mapped[int | None] = mapped_column(unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(default=False)
     held_out: Mapped[str | None] = mapped_column(String(16))
-    target_id: Mapped[str | None] = mapped_column(
-        String(128), index=True
-    )  # for an append or upgrade: the domain
+    # For an append or an upgrade: the domain.
+    target_id: Mapped[str | None] = mapped_column(String(128), index=True)
     # Whether the task learns its target's videos again, with another backbone or method.
     upgrades: Mapped[bool] = mapped_column(default=False, server_default=false())
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
