@@ -29,6 +29,7 @@ from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.disk_budget import require_disk_space
 from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
+from service.storage.library_backbone import library_backbone
 from service.tasks.ingestion_checks import (
     find_method_error,
     learns_all_captions,
@@ -37,7 +38,7 @@ from service.tasks.ingestion_checks import (
     task_fields,
 )
 from service.tasks.lifecycle import send_due
-from service.tasks.lifecycle.publishing import settle_upgrade, shard_columns
+from service.tasks.lifecycle.publishing import find_undoable, settle_upgrade, shard_columns
 from service.tasks.lifecycle.state_machine import (
     is_published,
     lacks_upgrade,
@@ -90,7 +91,7 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
 def upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
     """Complete and check an upgrade's backbone, method and settings."""
     method, chosen = spec.method, spec.settings
-    backbone = task_fields(None, None, spec.backbone)["backbone"]
+    backbone = spec.backbone or library_backbone()
     if method is None and find_method_error(domain.method, backbone) is None:
         method = domain.method
     if chosen is None and method == domain.method:
@@ -224,11 +225,10 @@ def undo_upgrade(task_id: str) -> TaskDetails:
 def _undoable_upgrade(session: Session, domain: Task) -> dict[str, Any]:
     """Find what a domain's upgrade changed; raise Conflict if none can be undone."""
     _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
-    for progress in session.scalars(select(Task.progress).where(Task.target_id == domain.id, Task.upgrades)):
-        upgrade: dict[str, Any] | None = progress.get("upgrade")
-        if upgrade is not None and upgrade["status"] == "undoable":
-            return upgrade
-    raise Conflict(f"The domain {domain.name!r} has no upgrade that can be undone.")
+    if (task := find_undoable(session, domain.id)) is None:
+        raise Conflict(f"The domain {domain.name!r} has no upgrade that can be undone.")
+    upgrade: dict[str, Any] = task.progress["upgrade"]
+    return upgrade
 
 
 def accept_upgrade(task_id: str) -> TaskDetails:

@@ -204,13 +204,17 @@ def shard_columns(segments: Sequence[SegmentEntry]) -> dict[str, Any]:
 _UNDO_FIELDS = ("trained", "appended")
 
 
+def find_undoable(session: Session, domain_id: str) -> Task | None:
+    """Find the upgrade of a domain that can be undone: at most the last one that was published."""
+    upgrades = session.scalars(select(Task).where(Task.target_id == domain_id, Task.upgrades))
+    return next((t for t in upgrades if (t.progress.get("upgrade") or {}).get("status") == "undoable"), None)
+
+
 def settle_upgrade(session: Session, domain_id: str, status: str) -> None:
     """Record that a domain's upgrade can no longer be undone: it is ``accepted`` or ``undone``."""
-    for task in session.scalars(select(Task).where(Task.target_id == domain_id, Task.upgrades)):
-        upgrade = task.progress.get("upgrade")
-        if upgrade is not None and upgrade["status"] == "undoable":
-            outcome = {key: value for key, value in upgrade.items() if key not in _UNDO_FIELDS}
-            task.progress = {**task.progress, "upgrade": {**outcome, "status": status}}
+    if (task := find_undoable(session, domain_id)) is not None:
+        outcome = {key: v for key, v in task.progress["upgrade"].items() if key not in _UNDO_FIELDS}
+        task.progress = {**task.progress, "upgrade": {**outcome, "status": status}}
 
 
 def _appended_to(domain: Task) -> ColumnElement[bool]:
@@ -263,15 +267,14 @@ class Publication(_OpenPublication):
         """
         session, task, domain = self._session, self._task, self._domain
         stored = session.get(Release, release.id)
+        upgrade, previous = None, {}
         if task.upgrades:  # the same upgrade again, after it was undone, has the same release
             order = stored.learned_order if stored else self._next_order()
-        else:
-            task.learned_order = order = task.learned_order or self._next_order()
-        upgrade, previous = None, {}
-        if task.upgrades:
             appended = select(Video.vector_id).where(_appended_to(domain))
             previous = {"trained": domain.trained, "appended": list(session.scalars(appended))}
             upgrade = self._replace_learned(order, recalls)
+        else:
+            task.learned_order = order = task.learned_order or self._next_order()
         for learned in (task, domain):
             learned.release_id, learned.trained, learned.backbone = release.id, trained, release.backbone
         at = now(session)
