@@ -49,11 +49,11 @@ def _lineage(task: str, visuals: Sequence[VisualScore]) -> int:
 
 
 def _search(planner: RoundPlanner, shards: Shards, k: int) -> list[list[str]]:
-    waves = []
-    while wave := planner.next_round():
-        waves.append(wave)
-        planner.add_hits({task: _nearest(shards[task], k) for task in wave}.items(), _no_words)
-    return waves
+    rounds = []
+    while tasks := planner.next_round():
+        rounds.append(tasks)
+        planner.add_hits({task: _nearest(shards[task], k) for task in tasks}.items(), _no_words)
+    return rounds
 
 
 def _exhaustive(
@@ -126,9 +126,9 @@ def test_all_routes_equal_an_exhaustive_search(
     closed = data.draw(st.sets(st.sampled_from(list(shards))))
     searchable = [task for task in shards if task not in closed]
     planner = _planner(_routing(bonuses), searchable, k, min_score=min_score, visuals=visuals)
-    waves = _search(planner, shards, k)
+    rounds = _search(planner, shards, k)
     assert planner.hits == _exhaustive(shards, bonuses, searchable, k, min_score, visuals)
-    searched = [task for wave in waves for task in wave]
+    searched = [task for tasks in rounds for task in tasks]
     assert len(searched) == len(set(searched)) == len(planner.searched)
     assert not closed & set(searched), "tasks without passing videos are not searched"
     if visuals is ONE_LINEAGE:
@@ -208,10 +208,10 @@ def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> N
     edge = 0.375 - (0.5 + SEPARATE_ENCODINGS.cosine_slack)
     for bonus, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
         planner = _planner([("near", 0.0), ("far", bonus)], ["near", "far"], 2, routes="auto")
-        searched = {task for wave in _search(planner, shards, 2) for task in wave}
+        searched = {task for tasks in _search(planner, shards, 2) for task in tasks}
         assert ("far" in searched) == is_searched
     thresholded = _planner([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", min_score=0.4)
-    assert {task for wave in _search(thresholded, shards, 2) for task in wave} == {"near"}
+    assert {task for tasks in _search(thresholded, shards, 2) for task in tasks} == {"near"}
     assert [hit.id for hit in thresholded.hits] == [0]
 
 
@@ -220,8 +220,8 @@ def test_auto_limits_the_number_of_likely_tasks() -> None:
     shards: Shards = {f"t{n}": [(n, 0.5)] for n in range(100)}
     bonuses = {task: -0.0001 * place for place, task in enumerate(shards)}
     enough = _planner(_routing(bonuses), list(shards), 5, routes="auto")
-    waves = _search(enough, shards, 5)
-    assert [len(wave) for wave in waves] == [8, 8]
+    rounds = _search(enough, shards, 5)
+    assert [len(tasks) for tasks in rounds] == [8, 8]
     assert enough.reached_tasks == SEPARATE_ENCODINGS.max_likely_tasks
     many = _planner(_routing(bonuses), list(shards), 50, routes="auto")
     _search(many, shards, 50)
@@ -254,17 +254,17 @@ def test_routes_parameter_is_parsed(value: object, expected: Routes | None) -> N
     assert parse_routes(value) == expected
 
 
-def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
+def test_encoders_with_a_shared_encoding_search_in_few_large_rounds() -> None:
     bonuses = {f"t{n}": -n / 1000 for n in range(120)}
     sizes: list[list[int]] = []
     for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
         planner = _planner(_routing(bonuses), list(bonuses), 5, routes="all", limits=limits)
         sizes.append([])
-        while wave := planner.next_round():
-            sizes[-1].append(len(wave))
+        while tasks := planner.next_round():
+            sizes[-1].append(len(tasks))
             planner.add_hits([], _no_words)
     assert sizes == [[8, 8, 16, 32, 56], [24, 96]]
-    # The first wave takes a few tasks that are less likely.
+    # The first round takes a few tasks that are less likely.
     bonuses = {f"t{n}": -float(n) for n in range(20)}
     planner = _planner(_routing(bonuses), list(bonuses), 5, routes="all", limits=SHARED_ENCODING)
     assert planner.next_round() == list(bonuses)[: SHARED_ENCODING.min_first_round]
@@ -306,11 +306,11 @@ def test_auto_searches_fewer_likely_tasks_once_complete_videos_fill_the_list(ste
     bonuses = {f"t{n}": -n * step for n in range(40)}
     planner = _planner(_routing(bonuses), list(bonuses), 16, routes="auto", limits=SHARED_ENCODING)
     number, searched = 1, 0
-    while wave := planner.next_round():
-        searched += len(wave)
+    while tasks := planner.next_round():
+        searched += len(tasks)
         hits = {
-            task: Hits(np.array([number + n]), np.float32([0.5 - n / 100])) for n, task in enumerate(wave)
+            task: Hits(np.array([number + n]), np.float32([0.5 - n / 100])) for n, task in enumerate(tasks)
         }
         planner.add_hits(hits.items(), lambda videos: (np.zeros(len(videos)), np.ones(len(videos), np.bool_)))
-        number += len(wave)
+        number += len(tasks)
     assert searched == 24
