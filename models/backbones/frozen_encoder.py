@@ -41,7 +41,9 @@ class FrozenEncoder(Backbone):
         vocabulary: Number of token IDs.
         identity: What identifies architecture and vocabulary besides :data:`_PROBES`, serializable as JSON.
         weights: Files of weights.
-        padding: Token ID after the end of a text; None if every text has the same length.
+        end_of_text: Function from token IDs to the positions of the last tokens that the towers read, ``[n]``; None if
+            they read the padding, too.
+        padding: Token ID after the end of a text.
 
     Raises:
         BackboneUnsupported: A text has several vectors.
@@ -64,14 +66,15 @@ class FrozenEncoder(Backbone):
         vocabulary: int,
         identity: list[Any],
         weights: Sequence[Path],
-        padding: int | None = None,
+        end_of_text: Callable[[Tensor], Tensor] | None = None,
+        padding: int = 0,
     ) -> None:
         self._facts = [*identity, spec.size, list(mean), list(std), tokenizer(list(_PROBES)).tolist()]
         for path in weights:
             with path.open("rb") as file:
                 self._facts.append(hashlib.file_digest(file, "sha256").hexdigest())
         self._embed_images, self._embed_texts = embed_images, embed_texts
-        self._vocabulary, self._padding, self.padding = vocabulary, padding, padding or 0
+        self._vocabulary, self._end_of_text, self.padding = vocabulary, end_of_text, padding
         self._lock = Lock()
         super().__init__(name, model, tokenizer, spec, mean, std)
         vectors = self.text_vectors(self.tokenize([""]))
@@ -111,9 +114,9 @@ class FrozenEncoder(Backbone):
         return ids
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        if self._padding is None:
+        if self._end_of_text is None:
             return ids.new_full((len(ids),), ids.shape[1] - 1)
-        return (ids != self._padding).sum(dim=-1) - 1
+        return self._end_of_text(ids)
 
     @torch.no_grad()
     def text_vectors(self, ids: Tensor) -> Tensor:

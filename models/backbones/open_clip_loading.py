@@ -5,7 +5,7 @@ Frozen encoders run through ``encode_image`` and ``encode_text``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -21,11 +21,11 @@ from open_clip.model import (
     CLIPTextCfg,
     CLIPVisionCfg,
     CustomTextCLIP,
-    convert_to_custom_text_state_dict,
 )
 from open_clip.pretrained import download_pretrained
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
+from open_clip.transformer import TextTransformer
 from torch import Tensor
 
 from models.backbones import has_open_blocks
@@ -50,6 +50,8 @@ _IRRELEVANT = {
     "tokenizer_kwargs",
     "output_tokens",
 }
+# Tensors of a text tower in files that store it as part of the model.
+_TEXT_PARTS = ("text_projection", "positional_embedding", "token_embedding", "transformer.", "ln_final.")
 _TEMPERATURE = ("logit_scale", "logit_bias")  # no vector depends on them
 
 
@@ -119,10 +121,35 @@ def load_open_clip(
             spec=spec,
             mean=mean,
             std=std,
-            vocabulary=getattr(model, "text", model).vocab_size,
+            vocabulary=model.text.vocab_size,
             identity=[OPEN_CLIP_PREFIX, *facts],
             weights=[weights],
+            end_of_text=_shorten_texts(model.text),
         )
+
+
+def _shorten_texts(tower: Any) -> Callable[[Tensor], Tensor] | None:
+    """Let a causal text tower run on texts up to the token that it pools, and find that token, ``[n]``.
+
+    Returns:
+        None for towers that read the tokens after it, too.
+    """
+    if (
+        not isinstance(tower, TextTransformer)
+        or tower.attn_mask is None
+        or tower.cls_emb is not None
+        or tower.pool_type not in ("argmax", "eos")
+    ):
+        return None
+
+    def cut_mask(_: Any, inputs: tuple[Tensor], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        length = inputs[0].shape[1]  # open_clip expects texts of the full length here
+        return inputs, {**options, "attn_mask": options["attn_mask"][:length, :length]}
+
+    tower.transformer.register_forward_pre_hook(cut_mask, with_kwargs=True)
+    if tower.pool_type == "argmax":
+        return lambda ids: ids.argmax(dim=-1)
+    return lambda ids: (ids == tower.eos_id).int().argmax(dim=-1)
 
 
 def _loading_errors(name: str) -> AbstractContextManager[None]:
@@ -206,10 +233,11 @@ def _load_model(name: str, config: dict[str, Any], weights: Path, *, text_only: 
     if skips_images:
         config = {**config, "vision_cfg": {"layers": 1, "width": 64, "image_size": 32, "patch_size": 32}}
         tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith("visual.")}
-    model = build_model(config)
-    tensors = convert_state_dict(model, tensors)
-    if "positional_embedding" in tensors and hasattr(model, "text"):
-        tensors = convert_to_custom_text_state_dict(tensors)
+    model = build_model({**config, "custom_text": True})
+    tensors = {
+        f"text.{key}" if key.startswith(_TEXT_PARTS) else key: tensor
+        for key, tensor in convert_state_dict(model, tensors).items()
+    }
     if skips_images:
         del model.visual
     expected = model.state_dict()

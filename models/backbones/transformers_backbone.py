@@ -142,7 +142,8 @@ def load_transformers(name: str, frames: int | None = None, *, text_only: bool =
             vocabulary=config.get_text_config().vocab_size,
             identity=[TRANSFORMERS_PREFIX, stated, vocabulary_digest(tokenizer), height, width],
             weights=_weights(source),
-            padding=padding,
+            end_of_text=_text_end(config, padding),
+            padding=padding or 0,
         )
 
 
@@ -151,11 +152,11 @@ def _vectors(output: Any) -> Tensor:
 
 
 def _text_reader(tokenizer: Any, config: Any) -> tuple[Callable[[list[str]], Tensor], int | None]:
-    """Build a function from texts to token IDs; the padding is None if all texts have the model's full length."""
+    """Build a function from texts to token IDs; the padding is None if it is not masked."""
     texts = config.get_text_config()
     padding = tokenizer.pad_token_id
-    # SigLIP reads its padding, and CLIP pads with the end of the text.
-    is_masked = not config.model_type.startswith("siglip") and padding != tokenizer.eos_token_id
+    # SigLIP reads its padding, and CLIP is causal and may pad with the end of the text.
+    is_masked = not config.model_type.startswith("siglip") and config.model_type != "clip"
     is_offset = any(family in texts.model_type for family in ("roberta", "altclip"))
     length = min(
         tokenizer.model_max_length, texts.max_position_embeddings - (padding + 1 if is_offset else 0)
@@ -172,6 +173,17 @@ def _text_reader(tokenizer: Any, config: Any) -> tuple[Callable[[list[str]], Ten
         return cast(Tensor, rows.input_ids)
 
     return tokenize, padding if is_masked else None
+
+
+def _text_end(config: Any, padding: int | None) -> Callable[[Tensor], Tensor] | None:
+    """Build a function from token IDs to the last positions that a text tower reads; None if it reads all."""
+    if padding is not None:
+        return lambda ids: (ids != padding).sum(dim=-1) - 1
+    if config.model_type != "clip":
+        return None
+    end = config.get_text_config().eos_token_id
+    # As the model does: configurations of old files name a wrong token.
+    return lambda ids: (ids if end == 2 else (ids == end).int()).argmax(dim=-1)
 
 
 class _Preprocessing(NamedTuple):

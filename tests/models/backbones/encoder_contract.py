@@ -101,6 +101,8 @@ def check_contract(name: str, folder: Path, frames: int = 2) -> None:
     assert alone.shape == (len(TEXTS), both.dim)
     np.testing.assert_allclose(np.linalg.norm(alone, axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(alone, together, atol=_TOLERANCE, err_msg="vectors depend on the other texts")
+    whole = both.text_vectors(both.tokenize(TEXTS))
+    np.testing.assert_allclose(alone, whole, atol=_TOLERANCE, err_msg="shortened texts have other vectors")
     side = TowerQueryBackbone(both)
     other = side.encode(side.tokenize(TEXTS), alone=True)
     np.testing.assert_allclose(alone, other, atol=_TOLERANCE, err_msg="the text towers differ")
