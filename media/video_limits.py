@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from media.errors import MediaError
+from media.timed_texts import FileTexts
 
 # Self-contained formats, by FFmpeg's names. Playlists and scripts (HLS, DASH, concat, SDP …) refer to other files and
 # are not accepted.
@@ -80,6 +81,7 @@ class VideoInfo:
         fps: Mean frames per second; 0 if the file does not state it.
         duration: Seconds.
         frames: Number of frames as stated by the container or, without that, counted.
+        texts: What the file carries besides; None for a picture.
     """
 
     content_hash: str
@@ -91,6 +93,7 @@ class VideoInfo:
     fps: float
     duration: float
     frames: int
+    texts: FileTexts | None = None
 
 
 def sample_times(duration: float, count: int) -> list[float]:

@@ -10,6 +10,8 @@ from typing import Literal
 QueryMode = Literal["pinned", "latest"]
 # Kinds of searchable text; people confirmed that a *confirmed* one describes the video.
 TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
+# Where a timed text comes from, in order of precedence; a *person* wrote or corrected it.
+TextSource = Literal["person", "subtitles", "chapters", "speech", "screen"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with
 AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones
 ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]

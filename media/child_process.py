@@ -1,0 +1,158 @@
+"""One warm child process that reads untrusted files: its environment, and requests and responses as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from media.errors import DecoderUnavailable
+
+_ROOT = Path(__file__).resolve().parent.parent
+_START_SECONDS = 60.0  # imports are slow on a busy machine
+_GRACE_SECONDS = 1.0
+# The child inherits these variables, and none of the service's secrets.
+_INHERITED_VARIABLES = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "PYTHONDONTWRITEBYTECODE",
+    "TMPDIR",
+)
+
+
+class ChildDied(Exception):
+    """The child exited before it responded."""
+
+
+class ChildHangs(Exception):
+    """The child did not respond in time."""
+
+
+class ChildProcess:
+    """A module that runs as a child process, which is started when it is needed.
+
+    The child is a plain subprocess, which works even in workers that may not have children of ``multiprocessing``.
+
+    Args:
+        module: Its ``main`` writes ``{"ready": true}``, then a line for each request.
+        noun: What the child is, for errors.
+        variables: More environment variables that it inherits.
+        nice: Added to the priority's number.
+    """
+
+    def __init__(self, module: str, noun: str, variables: tuple[str, ...] = (), nice: int = 0) -> None:
+        self._module = module
+        self._noun = noun
+        self._variables = (*_INHERITED_VARIABLES, *variables)
+        self._nice = nice
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = b""
+
+    @property
+    def pid(self) -> int | None:
+        """Process ID, of a process which may have died; None before the first request and after a failure."""
+        return self._process.pid if self._process else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that has not exited."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start a new process in place of a running one; raise DecoderUnavailable."""
+        self.end()
+        inherited = {key: os.environ[key] for key in self._variables if key in os.environ}
+        self._process = subprocess.Popen(  # noqa: S603 — a module of this package
+            [sys.executable, "-m", self._module],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=_ROOT,
+            env={**inherited, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            # Ctrl-C reaches only the parent, which ends the child. A new session would do that too, but Linux's
+            # autogroup scheduling would then ignore the worker's priority.
+            process_group=0,
+        )
+        if self._nice:
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, self._nice)
+        try:
+            self.receive(_START_SECONDS)
+        except (ChildDied, ChildHangs) as error:
+            status = self.end(_GRACE_SECONDS)
+            raise DecoderUnavailable(
+                f"the {self._noun} process does not start ({format_status(status)}); "
+                f"run `python -m {self._module}` to see why"
+            ) from error
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send a request; raise ChildDied."""
+        if self._process is None or self._process.stdin is None:
+            raise AssertionError("the child was started with pipes")
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise ChildDied from error
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Wait for the next line; raise ChildDied or ChildHangs."""
+        if self._process is None or self._process.stdout is None:
+            raise AssertionError("the child was started with pipes")
+        deadline = time.monotonic() + seconds
+        readable = select.poll()  # select() would refuse descriptors above 1023
+        readable.register(self._process.stdout)
+        pieces: list[bytes] = []
+        while b"\n" not in self._received:
+            pieces.append(self._received)
+            left = deadline - time.monotonic()
+            if left <= 0 or not readable.poll(left * 1000):
+                raise ChildHangs
+            self._received = os.read(self._process.stdout.fileno(), 65536)
+            if not self._received:
+                raise ChildDied
+        end, self._received = self._received.split(b"\n", 1)
+        line: dict[str, Any] = json.loads(b"".join([*pieces, end]))
+        return line
+
+    def end(self, grace: float = 0.0) -> int | None:
+        """End the process.
+
+        Args:
+            grace: Seconds to wait for a process that is exiting by itself, to get its own status.
+
+        Returns:
+            The exit status; None if there was no process.
+        """
+        process, self._process, self._received = self._process, None, b""
+        if process is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+        process.kill()
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                with suppress(OSError):
+                    pipe.close()
+        return status
+
+
+def format_status(status: int | None) -> str:
+    """Name an exit status or the signal that ended a process."""
+    if status is None or status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,125 @@
+"""The parent's side of reading: one warm child process, replaced after some videos, a crash or a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from cinestrata_schemas.choice_types import TextSource
+from media.child_process import ChildDied, ChildHangs, ChildProcess, format_status
+from media.errors import UndecidedVideo
+from media.timed_texts import TimedText
+from media.video_limits import VideoLimits
+
+_MAX_VIDEOS = 50  # per child
+_GRACE_SECONDS = 1.0
+_NICE = 19
+_SILENCE_SECONDS = 600.0  # without a sign of progress; the lowest priority waits long on a busy machine
+# Where models that are not packaged are kept, and whether they may be downloaded.
+_HUB_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "XDG_CACHE_HOME")
+
+
+class SourceReading(NamedTuple):
+    """What one source of a video says.
+
+    Attributes:
+        model: What read it: package, version and model; empty if nothing did.
+        note: What was not read, and why; None if all was.
+        failed: Whether another attempt may succeed, since the reader crashed or took too long.
+    """
+
+    texts: list[TimedText]
+    model: str = ""
+    note: str | None = None
+    failed: bool = False
+
+
+VideoReading = dict[TextSource, SourceReading]
+
+
+class VideoReader:
+    """Reader of the speech and the text in videos, one by one, in a child process; not thread-safe.
+
+    Args:
+        limits: ``memory_bytes`` is that of the packaged models; others have no limit.
+    """
+
+    def __init__(self, limits: VideoLimits | None = None) -> None:
+        self.limits = limits or VideoLimits()
+        self._child = ChildProcess("media.reading.reader_process", "reader", _HUB_VARIABLES, _NICE)
+        self._videos = 0  # read by the child
+
+    @property
+    def child_pid(self) -> int | None:
+        """Process ID of the child, which may have died; None before the first video and after a failure."""
+        return self._child.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process."""
+        self._child.end()
+
+    def read(
+        self,
+        path: Path,
+        sources: Iterable[TextSource] = ("speech", "screen"),
+        *,
+        speech_model: str | None = None,
+        name: str | None = None,
+        progress: Callable[[], None] | None = None,
+    ) -> VideoReading:
+        """Read a video. What cannot be read is stated in a note.
+
+        Args:
+            speech_model: Name of a model of faster-whisper, or folder of one; None: the packaged model.
+            progress: Called every few seconds, for example to renew a lease. What it raises ends the reading.
+
+        Returns:
+            The reading of each source.
+
+        Raises:
+            UndecidedVideo: The file is gone.
+            DecoderUnavailable: The reader does not start.
+        """
+        name = name or path.name
+        request = {
+            "path": str(path.absolute()),
+            "name": name,
+            "speech_model": speech_model,
+            "limits": asdict(self.limits),
+        }
+        return {source: self._read(request | {"source": source}, progress) for source in sources}
+
+    def _read(self, request: dict[str, Any], progress: Callable[[], None] | None) -> SourceReading:
+        is_warm = self._child.is_running and self._videos < _MAX_VIDEOS
+        if not is_warm:
+            self._child.start()
+            self._videos = 0
+        self._videos += 1
+        try:
+            self._child.send(request)
+            while "progress" in (response := self._child.receive(_SILENCE_SECONDS)):
+                if progress:
+                    progress()
+        except ChildHangs:
+            self._child.end()
+            return SourceReading([], note="the reader took too long", failed=True)
+        except ChildDied:
+            status = format_status(self._child.end(_GRACE_SECONDS))
+            if is_warm:  # a previous video may be the cause: try once more in a new child
+                return self._read(request, progress)
+            return SourceReading([], note=f"the video crashed the reader ({status})", failed=True)
+        except BaseException:
+            self._child.end()
+            raise
+        if "gone" in response:
+            raise UndecidedVideo(response["gone"])
+        texts = [TimedText(*each) for each in response.pop("texts")]
+        return SourceReading(texts, **response)
