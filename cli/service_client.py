@@ -23,8 +23,6 @@ FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
 PAGE = 1000  # entries per page of a complete list
 _MAX_DELETED = 20_000  # videos per request
 
-MethodSettings = dict[str, bool | int | float | str | None] | None  # None: the method's defaults
-
 _READY_SECONDS = 2.0
 # A user is waiting: a service that asks for a longer pause is reported at once.
 _RETRIES = RetryPolicy(max_retries=2, max_pause=2.0, first_pause=0.25)

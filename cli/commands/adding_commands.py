@@ -69,8 +69,6 @@ def ingest(
     from cli.commands.task_commands import find_task, report_created
     from cli.commands.video_sources import (
         ARCHIVE_SUFFIXES,
-        LearnedDomain,
-        NewDomain,
         VideoTarget,
         default_name,
         open_source,
@@ -92,11 +90,11 @@ def ingest(
         )
     settings = parse_settings(assignments or ())
     client = connect(url, data)
-    target: VideoTarget
     if into:
-        target = LearnedDomain(client, find_task(client, into).id)
+        target = VideoTarget(client, find_task(client, into).id)
     else:
-        target = NewDomain(client, name or default_name(source), method, settings, backbone)
+        fields = {"method": method, "settings": settings, "backbone": backbone}
+        target = VideoTarget(client, fields={"name": name or default_name(source), **fields})
     left_out: dict[str, str] = {}
     if path is not None and is_archive:
         with path.open("rb") as archive, console.status("Sending the archive …"):

@@ -15,9 +15,8 @@ from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.task_commands import follow
 from cli.commands.video_sources import (
-    LearnedDomain,
-    NewDomain,
     VideoSource,
+    VideoTarget,
     default_name,
     open_source,
     print_left_out,
@@ -105,7 +104,7 @@ def run_sync(
     if domain is None and not sent:
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
-        created = opened.send(NewDomain(client, name, None, None), sent)
+        created = opened.send(VideoTarget(client, fields={"name": name}), sent)
         library.record(created.id, source_files, plan)
         _require_ready(client, created)
         _finish(document)
@@ -122,7 +121,7 @@ def run_sync(
         for batch in batches(videos, MAX_APPENDED)
     ]
     for target, videos in appends:
-        task = opened.send(LearnedDomain(client, target), videos)
+        task = opened.send(VideoTarget(client, target), videos)
         _require_ready(client, task)
     library.edit_texts(plan)
     library.record(domain.id, source_files, plan, is_sent=True)

@@ -10,10 +10,10 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from pydantic import ValidationError
 from rich.filesize import decimal
@@ -23,7 +23,7 @@ from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normal
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uris import is_source_uri
 from cli.console import console, error_console, fail, progress_bar
-from cli.service_client import MethodSettings, ServiceClient
+from cli.service_client import ServiceClient
 from media import MediaError
 from media.sources.media_source import SourceUri
 from media.video_limits import VIDEO_SUFFIXES
@@ -43,58 +43,30 @@ _MAX_LISTED = 20
 
 
 @dataclass(frozen=True)
-class NewDomain:
-    """A domain that is created with the videos; attributes as in :class:`TaskSpec`."""
+class VideoTarget:
+    """Where videos are sent.
+
+    Attributes:
+        task_id: ID of the learned domain that the videos are appended to; None: they become a new domain.
+        fields: Name of a new domain, and other fields of its :class:`TaskSpec`.
+    """
 
     client: ServiceClient
-    name: str
-    method: str | None
-    settings: MethodSettings
-    backbone: str | None = None
+    task_id: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
         """Send paths of videos that the service can read."""
-        return self.client.create_task(
-            TaskSpec(
-                name=self.name,
-                method=self.method,
-                settings=self.settings,
-                backbone=self.backbone,
-                videos=videos,
-            )
-        )
+        if self.task_id is not None:
+            return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
+        return self.client.create_task(TaskSpec(**self.fields, videos=videos))
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
         with _sending(self.client, archive):
-            return self.client.create_task_from_archive(
-                archive,
-                self.name,
-                filename=filename,
-                method=self.method,
-                settings=self.settings,
-                backbone=self.backbone,
-            )
-
-
-@dataclass(frozen=True)
-class LearnedDomain:
-    """A learned domain that the videos are appended to."""
-
-    client: ServiceClient
-    task_id: str
-
-    def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send paths of videos that the service can read."""
-        return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
-
-    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
-        """Send an archive of videos with a manifest."""
-        with _sending(self.client, archive):
-            return self.client.append_archive(self.task_id, archive, filename=filename)
-
-
-VideoTarget = NewDomain | LearnedDomain
+            if self.task_id is not None:
+                return self.client.append_archive(self.task_id, archive, filename=filename)
+            return self.client.create_task_from_archive(archive, filename=filename, **self.fields)
 
 
 def fail_if_missing(base: Path, videos: Sequence[VideoSpec]) -> None:
@@ -281,19 +253,11 @@ def open_source(
             f"{path} does not exist.",
             "Nothing was changed. Give a manifest (JSONL, CSV or TSV), a folder or an archive.",
         )
-    return _LocalSource(_read(path, encoding, captions_from_names), in_place, is_remote)
+    return _LocalSource(read_videos(path, encoding, captions_from_names), in_place, is_remote)
 
 
-def read_videos(
-    path: Path, encoding: str | None = None, captions_from_names: bool = False
-) -> tuple[Path, Sequence[VideoSpec]]:
-    """Return the folder and its videos, and print how many have captions; raises InvalidInput."""
-    listing = _read(path, encoding, captions_from_names)
-    listing.require_all()
-    return listing.base, listing.videos
-
-
-def _read(path: Path, encoding: str | None, captions_from_names: bool) -> FolderVideos:
+def read_videos(path: Path, encoding: str | None = None, captions_from_names: bool = False) -> FolderVideos:
+    """List the videos of a folder or manifest, and print how many have captions; raises InvalidInput."""
     try:
         listing = list_folder_videos(path, encoding, captions_from_names)
     except OSError as error:

@@ -182,7 +182,9 @@ def _has_captions(folder: Path) -> bool:
 
 
 def _read_domain(slug: str, folder: Path) -> Sequence[VideoSpec]:
-    _, videos = read_videos(folder)
+    listing = read_videos(folder)
+    listing.require_all()
+    videos = listing.videos
     manifest = find_manifest(folder) or folder
     if manifest == folder and not any(video.captions for video in videos):
         fail(f"{folder} has no captions.", _CAPTIONS_HINT)
