@@ -59,13 +59,10 @@ MAX_MOMENTS_PER_VIDEO = 1 << _MOMENT_BITS
 
 
 def moment_ids(video: int, count: int) -> Ids:
-    """Compute the IDs of a video's first ``count`` moments, in order of time.
+    """Compute the IDs of a video's first ``count`` moments, in order of time; raises ValueError.
 
     Returns:
         ``int64 [count]``, ascending.
-
-    Raises:
-        ValueError: The video's ID or the count is out of range.
     """
     if not 0 <= video < 1 << (62 - _MOMENT_BITS) or not 0 <= count <= MAX_MOMENTS_PER_VIDEO:
         raise ValueError(f"there are no IDs for {count} moments of video {video}")

@@ -34,7 +34,6 @@ class IndexSnapshot:
         """Create a snapshot; use :meth:`open`.
 
         Args:
-            degraded: Task → reason why its shard cannot be searched.
             verified: IDs of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
             verify: Whether to compare a release's checksums on first use.
         """
@@ -55,7 +54,7 @@ class IndexSnapshot:
         previous: IndexSnapshot | None = None,
         max_verified_bytes: int | None = None,
     ) -> IndexSnapshot:
-        """Open the current generation, without the shards that contradict the manifest.
+        """Open the current generation, without the shards that contradict the manifest; raises ManifestError.
 
         Args:
             verify: Read every byte of new shards, compare checksums, and open them once; otherwise compare only sizes,
@@ -64,9 +63,6 @@ class IndexSnapshot:
                 takes no longer in a library with many tasks.
             max_verified_bytes: How many bytes of shards to read without a previous snapshot, newest first. The others
                 become :attr:`unverified_segments`, because reading a large library takes minutes. None reads all.
-
-        Raises:
-            ManifestError: The manifest cannot be trusted.
         """
         manifest = store.manifest()
         verified: set[str] = previous._verified if previous else set()
@@ -119,11 +115,7 @@ class IndexSnapshot:
         return [entry for entry in reversed(entries) if entry.id not in self._verified]
 
     def verify_segment(self, entry: SegmentEntry) -> None:
-        """Read every byte of a segment and compare checksums.
-
-        Raises:
-            ShardMissing, ShardCorrupt: The segment differs from its entry.
-        """
+        """Read every byte of a segment and compare checksums; raises ShardMissing or ShardCorrupt."""
         require_intact(self._store.shard_folder(entry.id), entry, verify=True)
         self._verified.add(entry.id)
 
@@ -133,16 +125,13 @@ class IndexSnapshot:
         self._shards.pop(task, None)
 
     def release_folder(self, release: str, *, files: Collection[str] = ()) -> Path:
-        """Locate a release of this generation, and check its files.
+        """Locate a release of this generation, and check its files; raises ReleaseCorrupt.
 
         File sizes are always compared; checksums on first use, here or in an earlier snapshot.
 
         Args:
             files: Names of all files that the caller reads. If the release has them all, only these are checked. Empty
                 checks the whole release.
-
-        Raises:
-            ReleaseCorrupt: The release is not in the manifest, or a file is missing or was altered.
         """
         entry = self.manifest.releases.get(release)
         if entry is None:

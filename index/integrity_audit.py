@@ -24,8 +24,8 @@ class Audit:
     Attributes:
         ids: Task → IDs of its vectors that are not deleted, for intact shards.
         damaged_shards: Task → what is wrong with its files or vectors.
-        leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage
-            collector will remove them once they are an hour old.
+        leftovers: Folders that no manifest names, which are harmless: a writer is about to publish them, or the garbage
+            collector will remove them.
     """
 
     manifest: Manifest
@@ -48,10 +48,7 @@ class Audit:
 def audit(store: ShardStore) -> Audit:
     """Compare every file with its checksum, every shard with its entries, and the entries with each other.
 
-    A writer may publish meanwhile; the result then describes the generation at the start.
-
-    Raises:
-        ManifestError: The manifest itself cannot be trusted.
+    A writer may publish meanwhile; the result then describes the generation at the start. Raises ManifestError.
     """
     folders = store.folders()  # listed first, so that a folder published meanwhile is no leftover
     manifest = store.manifest()

@@ -32,7 +32,8 @@ class ShardReader(StoreFolder):
     """Reads the shards of a store. Any number of processes may read while at most one writes.
 
     A shard's rows are in its segment folders, or in a remote store that its entries name
-    (:mod:`index.shards.vector_store`).
+    (:mod:`index.shards.vector_store`). Methods raise ManifestError, ShardCorrupt or ShardInvalid if the manifest or a
+    file that they read cannot be trusted.
 
     Attributes:
         remote: Store for rows outside their segment's folder.
@@ -48,8 +49,7 @@ class ShardReader(StoreFolder):
     def open(self, segments: Sequence[SegmentEntry], deleted: Ids = _NO_IDS) -> SearchableShard:
         """Open the shard that consists of these segments, without the deleted IDs.
 
-        Raises:
-            ShardMissing: A remote store has the rows, and none is configured.
+        Raises ShardMissing if a remote store has the rows and none is configured.
         """
         folders = [(self.shard_folder(entry.id), entry) for entry in segments]
         return self._vector_store_of(segments[0]).open(folders, deleted)
@@ -62,12 +62,12 @@ class ShardReader(StoreFolder):
         self._vector_store_of(entry).check(self.shard_folder(entry.id), entry, level)
 
     def tombstones(self, manifest: Manifest, task: str) -> Ids:
-        """Read a task's deleted IDs, ascending; raises ShardCorrupt."""
+        """Read a task's deleted IDs, ascending."""
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
 
     def segment_ids(self, entry: SegmentEntry) -> Ids:
-        """Read a segment's IDs, including deleted ones; raises ShardInvalid."""
+        """Read a segment's IDs, including deleted ones."""
         try:
             return load_ids(self.shard_folder(entry.id), entry)
         except ShardCorrupt as error:
@@ -76,11 +76,7 @@ class ShardReader(StoreFolder):
             ) from error
 
     def stored_ids(self, task: str, ids: Ids) -> Ids:
-        """Select the IDs that a task's segments store, including deleted ones; empty if it has no shard.
-
-        Raises:
-            ManifestError, ShardInvalid: The manifest or a segment's IDs cannot be trusted.
-        """
+        """Select the IDs that a task's segments store, including deleted ones; empty if it has no shard."""
         manifest = self.manifest()
         if task not in manifest.shards or not len(ids):
             return _NO_IDS
@@ -93,11 +89,7 @@ class ShardReader(StoreFolder):
         return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
 
     def last_video_id(self) -> int:
-        """Find the highest video ID with a stored vector, deleted or not; 0 without vectors.
-
-        Raises:
-            ManifestError, ShardInvalid: The manifest or a segment's IDs cannot be trusted.
-        """
+        """Find the highest video ID with a stored vector, deleted or not; 0 without vectors."""
         stored = [self.segment_ids(entry) for entry in self.manifest().kept_segments()]
         return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)
 
@@ -130,11 +122,7 @@ class ShardWriter:
         queries: Vectors | None = None,
         heartbeat: Callable[[], object] = lambda: None,
     ) -> SegmentEntry:
-        """Write a segment with its rows in ``vector_store``.
-
-        Args:
-            entry: The segment's entry, without what is known once it is written.
-        """
+        """Write a segment's rows to ``vector_store``; ``entry`` lacks what is known once it is written."""
         place = vector_store.place(entry.task, entry.dim)
         first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
         entry = replace(entry, count=len(ids), first_id=first, last_id=last, place=place)

@@ -50,17 +50,13 @@ class ShardStore(ShardReader):
         remote: VectorStore | None = None,
         write_remote: bool = False,
     ) -> None:
-        """Create a store in a folder, which is created by the first write.
+        """Create a store in a folder, which is created by the first write; raises DeviceMissing.
 
         Args:
-            policy: Which new segments get an ANN structure; by default as in :class:`AnnPolicy`.
             device: Device that searches; ``auto`` takes a GPU if there is one.
             remote: Store for rows outside their segment's folder.
             write_remote: Whether the rows of new tasks go to ``remote`` instead of the segment folders. Existing shards
                 stay where they are until they are moved.
-
-        Raises:
-            DeviceMissing: The device does not exist.
         """
         self.policy = policy or AnnPolicy()
         self.segment_cache = SegmentCache(gpu=is_gpu_used(device))
@@ -87,14 +83,11 @@ class ShardStore(ShardReader):
         Args:
             release: ID of the release that made the vectors.
             fingerprint: Fingerprint of its video encoder.
-            ids: ``int64 [n]``, non-negative and distinct.
+            ids: ``int64 [n]``, non-negative and distinct; ShardInvalid is raised for others.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
             queries: ``float32 [m, dim]``, vectors of training captions to measure an ANN structure with, if the segment
                 is large enough for one (:mod:`index.scanning.ann_index`); None means always exact.
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
-
-        Raises:
-            ShardInvalid: IDs or vectors violate these rules.
         """
         # A task has all its segments in the same store.
         published = self.manifest().shards.get(task) if self.remote is not None else None
@@ -111,10 +104,9 @@ class ShardStore(ShardReader):
         )
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:
-        """Seal a staged folder of plain files as a release. It stays invisible until published.
+        """Seal a staged folder of plain files as a release, which stays invisible until published.
 
-        Raises:
-            ShardInvalid: The folder is empty, or contains something other than plain files.
+        Raises ShardInvalid if the folder is empty, or contains something other than plain files.
         """
         odd = [path.name for path in staged.iterdir() if path.is_symlink() or not path.is_file()]
         if odd or not any(staged.iterdir()):
@@ -193,14 +185,9 @@ class ShardStore(ShardReader):
             return self.replace_manifest(current, manifest)
 
     def undo_upgrade(self, task: str, deleted: Iterable[int] = ()) -> Manifest:
-        """Restore the shard that a task had before its latest upgrade.
+        """Restore the shard that a task had before its latest upgrade, without the IDs that were deleted since.
 
-        Args:
-            deleted: IDs that were deleted since.
-
-        Raises:
-            ShardMissing: No upgrade of the task can be undone.
-            ManifestError, ShardCorrupt: Manifest or tombstones cannot be trusted.
+        Raises ShardMissing if no upgrade of the task can be undone.
         """
         with self.write_lock():
             current = self.manifest()
@@ -227,17 +214,12 @@ class ShardStore(ShardReader):
             return self.replace_manifest(current, replace(current, replaced=kept))
 
     def serve(self, release: str | None) -> Manifest:
-        """Let searches use a published release, and no later one until another release is served.
+        """Let searches use a published release (None: the newest), and no later one until another release is served.
 
         Shards, tombstones and releases stay as they are. A later publication becomes the newest release, which the next
         task continues, but is not served. Serving the newest release ends this: searches follow publications again.
 
-        Args:
-            release: ID of the release; None means the newest.
-
-        Raises:
-            ReleaseCorrupt: The release is not in the manifest, or one of its files is missing or was altered.
-            ManifestError: The manifest cannot be trusted.
+        Raises ReleaseCorrupt if the release is not in the manifest, or one of its files is missing or was altered.
         """
         with self.write_lock():
             current = self.manifest()
@@ -271,7 +253,6 @@ class ShardStore(ShardReader):
         Raises:
             ShardInvalid: A segment's task is not published, another release made the segment, the shard has one of its
                 IDs, or the segment is not in the store as it was written.
-            ManifestError, ShardCorrupt: The current manifest or the tombstones cannot be trusted.
         """
         with self.write_lock():
             current = changed = self.manifest()
@@ -299,12 +280,8 @@ class ShardStore(ShardReader):
 
         Args:
             task: The only task to delete from. IDs that it does not have are then ignored: a video that was never
-                embedded, or whose task is not published, has no vector.
-            before_replace: As for :meth:`publish`.
-
-        Raises:
-            ShardMissing: No task has one of the IDs; nothing is deleted. Never with ``task``.
-            ManifestError, ShardCorrupt: Manifest or tombstones cannot be trusted.
+                embedded, or whose task is not published, has no vector. Without it, raises ShardMissing, and deletes
+                nothing, if no task has one of the IDs.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
         with self.write_lock():
@@ -325,11 +302,8 @@ class ShardStore(ShardReader):
         """Copy a task's undeleted vectors into one new segment, without embedding anything again.
 
         Vectors are copied bit by bit, so every search returns the same results. Other writers wait. If all vectors are
-        deleted, nothing is read, and an empty shard replaces the segments until something is appended.
-
-        Raises:
-            ShardMissing: The task is not published, or one of its files is missing.
-            ManifestError, ShardCorrupt: Manifest or segments cannot be trusted.
+        deleted, nothing is read, and an empty shard replaces the segments until something is appended. Raises
+        ShardMissing if the task is not published, or one of its files is missing.
         """
         with self.write_lock():
             current = self._require_published(task)
@@ -341,9 +315,6 @@ class ShardStore(ShardReader):
         """Delete all vectors of a task and empty its shard, even if its files are damaged.
 
         A task that is not published stays as it is.
-
-        Raises:
-            ManifestError: The manifest cannot be trusted.
         """
         with self.write_lock():
             current = self.manifest()
@@ -358,11 +329,7 @@ class ShardStore(ShardReader):
         """Copy a task's undeleted vectors to the store of new tasks, without embedding anything again.
 
         A shard that is already there stays as it is. Vectors are copied bit by bit. If all vectors are deleted, the
-        task gets an empty shard, as in :meth:`compact`.
-
-        Raises:
-            ShardMissing, ManifestError, ShardCorrupt: As in :meth:`compact`.
-            StoreUnavailable: One of the stores cannot be used.
+        task gets an empty shard. Raises as :meth:`compact`, and StoreUnavailable.
         """
         with self.write_lock():
             current = self._require_published(task)
@@ -374,13 +341,8 @@ class ShardStore(ShardReader):
         """Remove folders that writers left behind, with their rows in the remote store.
 
         These are staged folders, and sealed ones that the manifest does not name, once they are an hour old. Nothing is
-        removed without a manifest, because a lost manifest may be restored from a backup.
-
-        Args:
-            timeout: Maximum seconds to wait for the write lock; None waits forever.
-
-        Raises:
-            TimeoutError: Another writer held the lock that long; nothing was removed.
+        removed without a manifest, because a lost manifest may be restored from a backup. Raises TimeoutError if
+        another writer holds the write lock for ``timeout`` seconds; nothing was removed.
         """
         if not self.manifest_path.exists():
             return

@@ -90,13 +90,7 @@ def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, ver
 def exclusive_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Hold a lock file exclusively, across threads and processes. A thread that holds it may take it again.
 
-    The kernel releases the lock when its process dies.
-
-    Args:
-        timeout: Maximum seconds to wait; None waits forever.
-
-    Raises:
-        TimeoutError: Another holder kept the lock that long.
+    The kernel releases the lock when its process dies. With a ``timeout`` in seconds, raises TimeoutError after it.
     """
     if path in _held.paths:
         yield

@@ -208,11 +208,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, text: str) -> Manifest:
-        """Parse and verify a manifest's JSON.
-
-        Raises:
-            ManifestError: The text is not JSON, has another schema, a wrong checksum, or unknown or missing fields.
-        """
+        """Parse and verify a manifest's JSON; raises ManifestError."""
         try:
             body: dict[str, Any] = json.loads(text)
             checksum = body.pop("checksum")

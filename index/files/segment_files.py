@@ -48,11 +48,7 @@ def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
 
 
 def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
-    """Load the IDs of a segment's vectors, ``int64 [count]``, ascending.
-
-    Raises:
-        ShardCorrupt: The file is missing, unreadable, or contradicts the manifest.
-    """
+    """Load the IDs of a segment's vectors, ``int64 [count]``, ascending; raises ShardCorrupt."""
     try:
         ids: Ids = np.load(folder / IDS, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:

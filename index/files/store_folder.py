@@ -106,11 +106,7 @@ class StoreFolder:
         return SealedFolder(target.name, size, files)
 
     def manifest(self) -> Manifest:
-        """Read the current manifest; an empty one before the first publication.
-
-        Raises:
-            ManifestError: The manifest cannot be trusted.
-        """
+        """Read the current manifest; an empty one before the first publication; raises ManifestError."""
         if self.manifest_path.exists() and not self.manifest_path.is_file():
             raise ManifestError("manifest.json is not a regular file")  # a pipe would block
         try:
@@ -160,11 +156,7 @@ class VerifiedFolders:
         self._lock = Lock()
 
     def is_intact(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Check whether a folder contains exactly these files.
-
-        Args:
-            files: Name → SHA-256 of each file.
-        """
+        """Check whether a folder contains exactly these files (name → SHA-256)."""
         try:
             # The state is read before the checksums, so the next call notices a change while they are computed.
             state = _file_states(folder)

@@ -52,11 +52,7 @@ class AnnIndex:
     """An ANN structure over a segment's vectors."""
 
     def __init__(self, kind: str, index: Any, exact: ExactScan) -> None:
-        """Combine a FAISS index with the exact vectors.
-
-        Args:
-            index: FAISS index of that kind (untyped, since FAISS's stubs lack most of its attributes).
-        """
+        """Combine the exact vectors with a FAISS index of a kind (untyped: its stubs lack most attributes)."""
         self._kind = kind
         self._index = index
         self._exact = exact
@@ -118,14 +114,7 @@ class AnnIndex:
 
 
 def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lambda: None) -> Any:
-    """Build an ANN structure over stored vectors, block by block.
-
-    Args:
-        heartbeat: Called before each block.
-
-    Returns:
-        The FAISS index.
-    """
+    """Build the FAISS index of an ANN structure over stored vectors, with a ``heartbeat`` before each block."""
     dim, count, product = exact.dim, exact.count, faiss.METRIC_INNER_PRODUCT
     sample = _BLOCK_ROWS
     index: Any
@@ -156,12 +145,7 @@ def write_ann(kind: str, index: Any, write: Callable[[bytes], object]) -> None:
 
 
 def open_ann(path: Path, kind: str, exact: ExactScan) -> AnnIndex:
-    """Map an ANN structure's file.
-
-    Raises:
-        RuntimeError: The file cannot be read.
-        ValueError: The structure is of another kind, or belongs to other vectors.
-    """
+    """Map an ANN structure's file; raises RuntimeError for a damaged one, ValueError for one of other vectors."""
     flags = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
     index: Any = faiss.read_index(str(path), flags)
     types = {

@@ -77,11 +77,7 @@ class CandidatePool:
     """Collects rows that may be among each query's k best, from approximate scores of blocks of rows."""
 
     def __init__(self, k: int, error_bound: npt.NDArray[np.float64]) -> None:
-        """Create an empty pool.
-
-        Args:
-            error_bound: Maximum error in the difference of two scores, per query, ``float64 [n]``.
-        """
+        """Create an empty pool; ``error_bound [n]`` is the maximum error in the difference of two scores, per query."""
         self._k = k
         self._error_bound = error_bound.astype(np.float32)
         # Minimum score of each query's candidates; −∞ never passes.
@@ -272,11 +268,7 @@ def is_flat_index(index: faiss.Index) -> bool:
 
 
 def _best_rows(scan: Callable[[int], RowHits], count: int, k: int) -> RowHits:
-    """Find the k best of ``count`` rows.
-
-    Args:
-        scan: Returns as many of the best rows as it is asked for.
-    """
+    """Find the k best of ``count`` rows; ``scan`` returns as many of the best rows as it is asked for."""
     # FAISS does not specify which of several ties it returns: continue until the result ends between different scores.
     wanted = k + 1
     while True:
@@ -319,11 +311,7 @@ _COPIED_ROWS = 65_536  # vectors copied at a time
 
 
 def is_gpu_used(device: Device) -> bool:
-    """Decide whether searches run on a GPU.
-
-    Raises:
-        DeviceMissing: A GPU is required, but this machine has none or FAISS was built without GPU support.
-    """
+    """Decide whether searches run on a GPU; raises DeviceMissing if one is required and cannot be used."""
     if device == "cpu":
         return False
     built = hasattr(faiss, "StandardGpuResources")

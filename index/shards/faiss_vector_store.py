@@ -156,11 +156,7 @@ class Segment:
         return [Hits(self.ids[rows], scores) for rows, scores in results]
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded.
-
-        Raises:
-            ShardMissing: The segment has no vector with one of the IDs.
-        """
+        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded; raises ShardMissing."""
         ids = np.asarray(ids, np.int64)
         rows = self.rows(ids)
         if (rows < 0).any():
@@ -214,13 +210,10 @@ class SegmentCache:
         self._entries: dict[str, _CacheEntry] = {}
 
     def get(self, folder: Path, entry: SegmentEntry) -> Segment:
-        """Get an open segment.
+        """Get an open segment; raises as :meth:`Segment.open`.
 
         A file that was truncated or replaced since it was mapped is opened again: the kernel kills a process that reads
         a mapped file beyond its end.
-
-        Raises:
-            ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
         """
         cached = self._entries.get(entry.id) or self._entries.setdefault(entry.id, _CacheEntry())
         with cached.opening:

@@ -110,11 +110,7 @@ class SearchableShard(ABC):
         """
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded.
-
-        Raises:
-            ShardMissing: An ID is unknown or deleted.
-        """
+        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded; raises ShardMissing."""
         ids = np.asarray(ids, np.int64)
         vectors = np.empty((len(ids), self.dim), np.float32)
         missing = np.ones(len(ids), bool)
@@ -153,10 +149,8 @@ class SearchableShard(ABC):
 class VectorStore(ABC):
     """Stores the rows of segments, and scans them. Every method is idempotent.
 
-    The default methods suit a store whose rows, if any, are files in the segment folders.
-
-    Raises:
-        StoreUnavailable: From any method: the server does not respond, or refuses.
+    Every method raises StoreUnavailable if a server does not respond, or refuses. The default methods suit a store
+    whose rows, if any, are files in the segment folders.
     """
 
     def place(self, task: str, dim: int) -> str:
@@ -184,25 +178,20 @@ class VectorStore(ABC):
         return None
 
     def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
-        """Store a sealed segment's rows durably. If all are stored already, nothing is written.
+        """Store a sealed segment's rows durably, in the order of their IDs ``int64 [count]``, ascending.
 
-        Args:
-            ids: ``int64 [count]``, ascending; IDs of the rows in their order.
-
-        Raises:
-            ShardCorrupt: Some rows did not arrive.
+        If all are stored already, nothing is written. Raises ShardCorrupt if some did not arrive.
         """
         return
 
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
-        """Compare the stored rows with the entry. The folder's checksums were compared before.
+        """Compare the stored rows with the entry; raises ShardMissing or ShardCorrupt.
+
+        The folder's checksums were compared before.
 
         Args:
             level: ``exists``: the segment can be opened; ``rows``: every row is stored; ``bytes``: every row has the
                 content that was written.
-
-        Raises:
-            ShardMissing, ShardCorrupt: The rows differ.
         """
         return
 

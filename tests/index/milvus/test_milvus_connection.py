@@ -238,8 +238,3 @@ def test_partition_names_are_distinct() -> None:
 def test_place_of_other_store_raises(place: str) -> None:
     with pytest.raises(ShardMissing, match="not a place in Milvus"):
         split_place(place)
-
-
-def test_unknown_index_raises() -> None:
-    with pytest.raises(ValueError, match="choose one of FLAT, IVF_SQ8, HNSW"):
-        MilvusAddress("x.db", index="TREE")  # type: ignore[arg-type]
