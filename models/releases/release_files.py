@@ -163,6 +163,12 @@ def read_lineage(folder: Path) -> TaskLineage:
     return _parse_lineage(folder, _read_description(folder))
 
 
+def read_parent(folder: Path) -> str | None:
+    """Read the ID of the release that a release continues; None if it starts a lineage."""
+    parent = _read_description(folder).get("before")
+    return parent["release"] if parent else None
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     """Read ``release.json`` and check what every reader relies on."""
     try:

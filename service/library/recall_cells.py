@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache, cached
-from sqlalchemy import case, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import Gallery, QueryMode
+from index.files.store_folder import StoreFolder
+from models.errors import ModelError
+from models.releases.release_files import read_parent
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_counts
 from service.catalog.tables import Recall, Release, Task
@@ -217,18 +222,29 @@ def _read_gallery(session: Session, gallery: Gallery, version: str, orders: int)
 
 
 def _carry_over(session: Session, cells: GalleryCells) -> None:
-    """Fill in the cells of domains with another encoder than a release, which it does not change, from the last one."""
-    order_of_task = case((Task.upgrades, Release.learned_order), else_=Task.learned_order)
-    query = select(order_of_task, Task.backbone, Release.kind)
-    rows = session.execute(query.join(Release, Release.id == Task.release_id))
-    encoders = {order: tuple(encoder) for order, *encoder in rows if order is not None}
-    if len(set(encoders.values())) < 2:
+    """Fill in the cells of domains of another lineage than a release, which it does not change, from the last one."""
+    is_missing = np.tril(np.isnan(cells.r1), -1)
+    if not is_missing[:, 1:].any():
+        return
+    folder, first = StoreFolder(settings().index_dir), dict[str, str]()  # first release of each one's lineage
+    lineages: dict[int, str] = {}  # by the order of the release
+    releases = select(Release.learned_order, Release.id).order_by(Release.learned_order)
+    for order, release in session.execute(releases):
+        parent: str | None = None
+        with suppress(ModelError, OSError):
+            parent = _read_parent(folder.release_folder(release))
+        lineages[order] = first[release] = first.get(parent, parent) if parent else release
+    if len(set(lineages.values())) < 2:
         return
     orders = np.arange(len(cells.r1))
-    for t, encoder in encoders.items():
-        column = cells.r1[:, t]
+    domains = select(Task.learned_order, Task.release_id).where(Task.learned_order < len(orders))
+    for t, release in session.execute(domains):
+        column, lineage = cells.r1[:, t], first.get(release)
         last = np.maximum.accumulate(np.where(np.isnan(column), 0, orders))  # row 0 is the untrained backbone
-        is_other = [encoders.get(order, encoder) != encoder for order in orders.tolist()]
-        (carried,) = np.nonzero(is_other & np.isnan(column) & (orders > t) & (last > 0))
+        is_other = [lineages.get(order, lineage) != lineage for order in orders.tolist()]
+        (carried,) = np.nonzero(is_other & is_missing[:, t] & (last > 0))
         column[carried] = column[last[carried]]
         cells.queries[carried, t] = cells.queries[last[carried], t]
+
+
+_read_parent = cache(read_parent)  # releases never change

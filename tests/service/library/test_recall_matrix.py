@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -76,24 +77,35 @@ def test_single_task_has_no_forgetting(sqlite_catalog: Settings) -> None:
     assert view.matrix_local == [[0.9]]
 
 
-def test_domain_with_another_encoder_keeps_its_recall(sqlite_catalog: Settings) -> None:
-    """Releases of one encoder do not measure the domains of another, which they do not change."""
+@pytest.mark.parametrize("backbone", ["small", "tiny"])
+def test_domain_of_another_lineage_keeps_its_recall(sqlite_catalog: Settings, backbone: str) -> None:
+    """Releases of one lineage do not measure the domains of another, which they do not change."""
     for gallery in ("local", "global"):
-        add_measured_domains({(1, 1): 0.9, (2, 2): 0.8, (3, 1): 0.7, (3, 3): 0.6}, gallery=gallery)
+        add_measured_domains(
+            {(1, 1): 0.9, (2, 2): 0.8, (3, 1): 0.7, (3, 3): 0.6, (4, 4): 0.5}, gallery=gallery
+        )
+    releases = ((None, "tiny"), (None, backbone), ("r1", "tiny"), ("r3", "tiny"))
     with session_scope(write=True) as session:
-        for order, backbone in enumerate(("tiny", "small", "tiny"), 1):
-            session.get_one(Task, f"t{order}").backbone = backbone
+        for order, (parent, name) in enumerate(releases, 1):
+            session.get_one(Task, f"t{order}").backbone = name
             columns = {"method": "m", "kind": "k", "fingerprint": "f", "bytes": 1, "created_at": now(session)}
             session.add(
-                Release(
-                    id=f"r{order}", task_id=f"t{order}", learned_order=order, backbone=backbone, **columns
-                )
+                Release(id=f"r{order}", task_id=f"t{order}", learned_order=order, backbone=name, **columns)
             )
+            before = parent and {"release": parent, "tasks": 1}
+            folder = sqlite_catalog.index_dir / "releases" / f"r{order}"
+            folder.mkdir(parents=True)
+            (folder / "release.json").write_text(json.dumps({"schema": 1, "kind": "k", "before": before}))
     view = read_recall_matrix()
-    assert view.matrix_local == [[0.9, None, None], [0.9, 0.8, None], [0.7, 0.8, 0.6]]
-    assert view.queries == [[10, 0, 0], [10, 20, 0], [10, 20, 30]]
-    assert [row and row.r1 for row in view.newest["global"]] == [0.7, 0.8, 0.6]
-    assert view.fr == pytest.approx(0.9 - 0.7)
+    # The held-out videos of the domains 1 and 3 were deleted before the last release.
+    assert view.matrix_local == [
+        [0.9, None, None, None],
+        [0.9, 0.8, None, None],
+        [0.7, 0.8, 0.6, None],
+        [None, 0.8, None, 0.5],
+    ]
+    assert view.queries == [[10, 0, 0, 0], [10, 20, 0, 0], [10, 20, 30, 0], [0, 20, 0, 40]]
+    assert [row and row.r1 for row in view.newest["global"]] == [None, 0.8, None, 0.5]
 
 
 def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings) -> None:
