@@ -145,8 +145,10 @@ def check_stored_files(settings: Settings) -> str:
 def check_backbone(_: Settings) -> str:
     """Load the backbone for new domains and those of learned ones, and report their engines."""
     from models.backbones.backbone_loading import load_backbone
+    from models.backbones.query_backbone import set_torch_threads
     from service.storage.library_backbone import library_backbone, used_backbones
 
+    set_torch_threads(1)  # more would wait for each other where other processes use the cores
     names, described = [library_backbone()], list[str]()
     with suppress(Unavailable):  # the check of the catalog reports it
         names += used_backbones()

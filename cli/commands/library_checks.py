@@ -52,7 +52,7 @@ class FileReport:
 
 
 def check_releases(settings: Settings, audit: Audit) -> list[str]:
-    """Find faults in the releases: each must be readable, and the current one must know every shard.
+    """Find faults in the releases: each must be readable, fit its parent, and know the shards that it made.
 
     Skips releases with damaged files, because the audit reports them.
     """
@@ -73,37 +73,34 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
             read_query_release(folder, profiles=False)
         except (ModelError, OSError) as error:
             faults.append(str(error))
+    parents = {identifier: each.parent.release for identifier, each in learned.items() if each.parent}
     for identifier, release in learned.items():
-        name = f"release {identifier[:12]}"
-        if release.parent is not None and release.parent.release not in manifest.releases:
-            faults.append(f"{name}: its parent release {release.parent.release[:12]} is missing")
-        for task in release.tasks:
-            shard = manifest.shards.get(task.task_id)
-            if shard is not None and shard.fingerprint != task.fingerprint:
-                faults.append(
-                    f"{name}: it names encoder {task.fingerprint[:12]} for task {task.task_id}, but encoder "
-                    f"{shard.fingerprint[:12]} made the shard"
-                )
-    tasks_by_release = {
-        identifier: {task.task_id for task in release.tasks} for identifier, release in learned.items()
-    }
+        name, parent = f"release {identifier[:12]}", parents.get(identifier)
+        if parent is not None and parent not in manifest.releases:
+            faults.append(f"{name}: its parent release {parent[:12]} is missing")
+        elif identifier not in parents.values():
+            try:
+                release.resolve(learned.__getitem__)
+            except KeyError:
+                pass  # the fault of an ancestor is already listed
+            except ModelError as error:
+                faults.append(f"{name}: {error}")
     newest = manifest.release
-    if newest in learned:
-        try:
-            tasks_by_release[newest] = {
-                task.task_id for task in learned[newest].resolve(learned.__getitem__).tasks
-            }
-        except KeyError:
-            del tasks_by_release[newest]  # the parent's fault is already listed
-        except ModelError as error:
-            faults.append(f"release {newest[:12]}: {error}")
-            del tasks_by_release[newest]
+    later = set[str]() if newest not in manifest.releases else set(manifest.releases_after(newest))
     for task_id, shard in manifest.shards.items():
-        faults += [
-            f"release {identifier[:12]}: it does not know task {task_id}, so that shard cannot be searched"
-            for identifier in dict.fromkeys((shard.release, newest))
-            if identifier in tasks_by_release and task_id not in tasks_by_release[identifier]
-        ]
+        if shard.release not in learned:
+            continue
+        encoders = {task.task_id: task.fingerprint for task in learned[shard.release].tasks}
+        if shard.release in later or task_id not in encoders:
+            lacking = str(newest) if shard.release in later else shard.release
+            faults.append(
+                f"release {lacking[:12]}: it does not know task {task_id}, so that shard cannot be searched"
+            )
+        elif encoders[task_id] != shard.fingerprint:
+            faults.append(
+                f"release {shard.release[:12]}: it names encoder {encoders[task_id][:12]} for task {task_id}, but "
+                f"encoder {shard.fingerprint[:12]} made the shard"
+            )
     return faults
 
 

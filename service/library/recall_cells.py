@@ -238,8 +238,8 @@ def _carry_over(session: Session, cells: GalleryCells) -> None:
         return
     orders = np.arange(len(cells.r1))
     domains = select(Task.learned_order, Task.release_id).where(Task.learned_order < len(orders))
-    for t, release in session.execute(domains):
-        column, lineage = cells.r1[:, t], first.get(release)
+    for t, made_by in session.execute(domains):
+        column, lineage = cells.r1[:, t], first.get(made_by or "")
         last = np.maximum.accumulate(np.where(np.isnan(column), 0, orders))  # row 0 is the untrained backbone
         is_other = [lineages.get(order, lineage) != lineage for order in orders.tolist()]
         (carried,) = np.nonzero(is_other & is_missing[:, t] & (last > 0))
