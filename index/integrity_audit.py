@@ -57,7 +57,7 @@ def audit(store: ShardStore) -> Audit:
     contradictions = [] if store.is_manifest_canonical() else ["manifest.json was altered outside its values"]
     ids: dict[str, Ids] = {}
     deleted: dict[str, Ids] = {}
-    for release in manifest.releases.values():
+    for release in manifest.kept_releases():
         problem = find_damage(store.release_folder(release.id), release.files, release.bytes, verify=True)
         if problem:
             damaged_releases[release.id] = problem

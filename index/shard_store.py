@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -126,6 +126,8 @@ class ShardStore(ShardReader):
         deleted: Iterable[int] = (),
         replaced: tuple[str, Sequence[int]] | None = None,
         upgrades: bool = False,
+        training: ReleaseEntry | None = None,
+        outdated: Collection[str] = (),
         before_replace: Callable[[], object] = lambda: None,
     ) -> Manifest:
         """Make a release the newest, and shards visible with it. This is the publish point of the whole store.
@@ -142,6 +144,8 @@ class ShardStore(ShardReader):
                 have vectors of these videos.
             upgrades: Whether the shards take the place of those that their tasks have. These are kept, so that
                 :meth:`undo_upgrade` can restore them; one that an earlier upgrade replaced is dropped.
+            training: Folder of what only training needs of the release.
+            outdated: IDs of releases that lose such a folder, unless they are served.
             before_replace: Called under the write lock just before the manifest is replaced; if it raises, nothing is
                 published.
 
@@ -157,10 +161,17 @@ class ShardStore(ShardReader):
             if not new and release.id in current.releases:
                 sync(self.root)  # the process that published it may have died before its own sync
                 return current
-            self._validator.require_release(release)
+            for written in (release, training) if training else (release,):
+                self._validator.require_release(written)
             # The same upgrade again, after it was undone, has the same release, which others may continue.
             newest = current.release if release.id in current.releases else release.id
             manifest = replace(current, release=newest, releases={**current.releases, release.id: release})
+            states = {
+                key: state
+                for key, state in current.training.items()
+                if key not in outdated or key == manifest.served
+            }
+            manifest = replace(manifest, training={**states, release.id: training} if training else states)
             for shard in new:
                 before = manifest.without(shard.task) if upgrades else manifest
                 self._validator.require_new_shard(shard, before)

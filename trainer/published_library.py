@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from index.errors import ShardStoreError
-from index.files.manifest_format import Manifest
+from index.files.manifest_format import Manifest, ReleaseEntry
 from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
@@ -20,7 +20,7 @@ from index.shards.vector_store import SearchableShard
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
-from models.releases.release_files import read_fold, read_lineage, read_release
+from models.releases.release_files import read_fold, read_lineage, read_release, with_training_state
 from models.releases.release_state import (
     Lineage,
     MeasuredFold,
@@ -74,6 +74,8 @@ class Library:
         """
         if identifier not in self._releases:
             state = read_release(self._folder(identifier), read_parent=self._contribution)
+            if (entry := self.manifest.training.get(identifier)) is not None:
+                state = with_training_state(state, self._checked(self.store.release_folder(entry.id), entry))
             if state.uncounted and self._read_captions:
                 factor = float(state.config.get("word_evidence", 1.0))  # of the analytic method
                 rows = {
@@ -113,6 +115,15 @@ class Library:
         """Reference the release that ``state`` continues with one task; None if it starts a lineage."""
         identifier = self.continued_release(state.tasks[:-1])
         return ParentRelease(identifier, len(state.tasks) - 1) if identifier else None
+
+    def outdated_releases(self, state: ReleaseState) -> list[str]:
+        """List the releases that are none of the two newest of a lineage once ``state`` is published."""
+        parent = self.parent_release(state)
+        continued = parent and parent.release
+        outdated: set[str] = set()
+        for newest, *older in (lineage.releases for lineage in self.lineages):
+            outdated |= set(older[0 if newest == continued else 1 :])
+        return sorted(outdated)
 
     def serves(self, task: ReleaseTask) -> bool:
         """Check whether a task's shard is the one that a release has learned; an upgrade replaces it by another."""
@@ -159,13 +170,16 @@ class Library:
         """Find a release's folder, and check its files against the published checksums."""
         if identifier not in self._folders:
             folder = self._snapshot.release_folder(identifier)
-            if not _releases.is_intact(folder, self.manifest.releases[identifier].files):
-                raise LibraryDamaged(
-                    f"release {identifier[:12]} was altered or is missing: restore "
-                    f"index/releases/{identifier} from a backup, then retry the task"
-                )
-            self._folders[identifier] = folder
+            self._folders[identifier] = self._checked(folder, self.manifest.releases[identifier])
         return self._folders[identifier]
+
+    def _checked(self, folder: Path, entry: ReleaseEntry) -> Path:
+        if not _releases.is_intact(folder, entry.files):
+            raise LibraryDamaged(
+                f"release {entry.id[:12]} was altered or is missing: restore "
+                f"index/releases/{entry.id} from a backup, then retry the task"
+            )
+        return folder
 
     def shard(self, task: str) -> SearchableShard | None:
         """Open a task's shard; None if it is degraded."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from index.arrays import Ids, Vectors
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.encoder_registry import open_query_encoder, split_training_state
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_files import (
     MAX_TESTED_OLDER_TASKS,
@@ -28,6 +28,7 @@ from models.releases.release_files import (
     SelfTest,
     write_release,
     write_self_test,
+    write_training_state,
 )
 from models.releases.release_state import MeasuredFold, ReleaseState
 from trainer.evaluation.gallery import (
@@ -61,6 +62,7 @@ class WrittenRelease:
     Attributes:
         vectors: Vectors of the shard, one per whole video, as the store rounds them; None if they cannot be read.
         moments: Manifest entries of the segments with moment vectors.
+        training: Folder of the state that only training needs, if it has any.
     """
 
     state: ReleaseState
@@ -68,6 +70,7 @@ class WrittenRelease:
     shard: SegmentEntry
     vectors: ShardVectors | None
     moments: tuple[SegmentEntry, ...] = ()
+    training: ReleaseEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -227,8 +230,14 @@ def index_task(
     pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
     encoder = open_query_encoder(method.backbone, state, pinned)
     state = calibrate(encoder, state, MemoryShard(ids, vectors))
+    served, tensors = split_training_state(state)
+    training: ReleaseEntry | None = None
+    if tensors:
+        with store.staging() as staged:
+            write_training_state(staged, tensors)
+            training = store.adopt_release(staged)
     with store.staging() as staged:
-        write_release(staged, state, parent=library.parent_release(state))
+        write_release(staged, served, parent=library.parent_release(state))
         write_self_test(staged, _self_test(encoder, library, state, ids, vectors))
         release = store.adopt_release(staged)
     captions = cache(partial(_gate_queries, encoder, task))
@@ -249,7 +258,7 @@ def index_task(
     # Separate segments keep the bytes of the shard the same as without moments.
     segments = tuple(write(*segment) for segment in moments)
     # Read back, because the store rounds vectors, and evaluation must see what searches see.
-    return WrittenRelease(state, release, shard, store.open([shard]), segments)
+    return WrittenRelease(state, release, shard, store.open([shard]), segments, training)
 
 
 def readable_shards(

@@ -84,7 +84,7 @@ class CheckpointStore:
         self.fencing_token = fencing_token
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint durably, then remove earlier checkpoints.
+        """Write a checkpoint durably, then remove those of earlier epochs but the last.
 
         Raises:
             CheckpointNotWritten: The folder is read-only, or its disk is full.
@@ -125,7 +125,8 @@ class CheckpointStore:
         staged.replace(final)
         sync(self.folder)
         for other in self.folder.iterdir():
-            if other != final and _token_of(other) <= self.fencing_token:
+            is_last = re.fullmatch(rf"epoch-{checkpoint.epoch - 1:05d}\.\d+", other.name)
+            if other != final and not is_last and _token_of(other) <= self.fencing_token:
                 shutil.rmtree(other, ignore_errors=True)
 
     def load(self) -> Checkpoint | None:

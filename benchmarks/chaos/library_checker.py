@@ -127,11 +127,14 @@ class LibraryChecker:
             yield first
             yield from self._manifest["appended"].get(task, [])
 
+    def _releases(self) -> list[dict[str, Any]]:
+        return [*self._manifest["releases"].values(), *self._manifest.get("training", {}).values()]
+
     def _check_folders(self) -> Iterator[str]:
         """Check that every byte that the manifest names matches its checksum."""
         named = [
             *(("shards", entry) for entry in self._segments()),
-            *(("releases", entry) for entry in self._manifest["releases"].values()),
+            *(("releases", entry) for entry in self._releases()),
             *(("tombstones", entry) for entry in self._manifest["tombstones"].values()),
         ]
         for parent, entry in named:
@@ -254,7 +257,7 @@ class LibraryChecker:
 
     def _check_leftovers(self) -> Iterator[str]:
         """Check that no file or folder that nothing names is older than the grace period."""
-        named = {entry["id"] for entry in self._segments()} | set(self._manifest["releases"])
+        named = {entry["id"] for entry in (*self._segments(), *self._releases())}
         named |= {entry["id"] for entry in self._manifest["tombstones"].values()}
         limit = time.time() - _GRACE_SECONDS
         folders = [

@@ -357,16 +357,11 @@ def _restore_manifest(
 def _damaged_files(store: ShardStore, manifest: Manifest) -> Iterator[tuple[Path, str]]:
     """Yield missing or altered files of a generation, with the SHA-256 of the published files."""
     from index.files.durable_files import find_damage
+    from index.files.store_folder import list_manifest_files
 
-    folders = [
-        *((store.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
-        *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.kept_tombstones()),
-        *((store.shard_folder(entry.id), entry.files) for entry in manifest.kept_segments()),
-    ]
-    for folder, files in folders:
-        for name, digest in files.items():
-            if find_damage(folder, {name: digest}, None, verify=True):
-                yield folder / name, digest
+    for path, digest in list_manifest_files(store, manifest).values():
+        if find_damage(path.parent, {path.name: digest}, None, verify=True):
+            yield path, digest
 
 
 def _copy_file(

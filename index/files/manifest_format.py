@@ -6,7 +6,7 @@
     shards/<id>/ids.npy              int64, one per row
     shards/<id>/queries.npy          float32, queries that measured the ANN structure; large segments only
     shards/<id>/search.faiss         ANN structure that passed the recall gate; see index.scanning.ann_index
-    releases/<id>/…                  files of a release, opaque to the index
+    releases/<id>/…                  files of a release, or of its training state; opaque to the index
     tombstones/<id>/deleted.npy      int64, deleted IDs of one task
 
 If a remote store holds the vectors (see :mod:`index.shards.vector_store`), a segment's folder has ``vectors.json``, a
@@ -139,6 +139,7 @@ class Manifest:
         tombstones: Task → deleted IDs in its segments.
         pinned: ID of the release that searches use while it is not the newest; None means the newest.
         replaced: Task → the shard that it had before its latest upgrade, until the upgrade is accepted or undone.
+        training: ID of a release → the folder of what only training needs of it, which later publications drop.
     """
 
     generation: int = 0
@@ -150,6 +151,7 @@ class Manifest:
     tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
     pinned: str | None = None
     replaced: dict[str, ReplacedShard] = field(default_factory=dict)
+    training: dict[str, ReleaseEntry] = field(default_factory=dict)
 
     @property
     def served(self) -> str | None:
@@ -163,8 +165,8 @@ class Manifest:
 
     def folder_ids(self) -> set[str]:
         """Collect the IDs of the folders that the manifest names."""
-        segments, tombstones = self.kept_segments(), self.kept_tombstones()
-        return {entry.id for entry in segments} | {entry.id for entry in tombstones} | set(self.releases)
+        segments, tombstones, releases = self.kept_segments(), self.kept_tombstones(), self.kept_releases()
+        return {entry.id for entry in segments} | {e.id for e in tombstones} | {e.id for e in releases}
 
     def without(self, task: str) -> Manifest:
         """Remove a task's segments, deletions and replaced shard."""
@@ -179,6 +181,10 @@ class Manifest:
     def kept_segments(self) -> list[SegmentEntry]:
         """List the segments of all tasks, then those of replaced shards."""
         return self.all_segments() + [entry for shard in self.replaced.values() for entry in shard.segments]
+
+    def kept_releases(self) -> list[ReleaseEntry]:
+        """List the folders of all releases, then those of training states."""
+        return [*self.releases.values(), *self.training.values()]
 
     def kept_tombstones(self) -> list[TombstoneEntry]:
         """List the deletions in all tasks, then those in replaced shards."""
@@ -241,11 +247,12 @@ class Manifest:
                     )
                     for key, entry in body.get("replaced", {}).items()  # 1.0 has no upgrades
                 },
+                training={key: ReleaseEntry(**entry) for key, entry in body.get("training", {}).items()},
             )
             if manifest.pinned is not None and manifest.pinned not in manifest.releases:
                 raise ManifestError(f"manifest.json pins a release that it does not list; {_RESTORE}")
             folders: list[ReleaseEntry | TombstoneEntry | SegmentEntry] = [
-                *manifest.releases.values(),
+                *manifest.kept_releases(),
                 *manifest.kept_segments(),
                 *manifest.kept_tombstones(),
             ]

@@ -132,7 +132,7 @@ class StoreFolder:
         Folders that only the previous generation names stay for an hour, because readers may use them.
         """
         for name in current.folder_ids() - changed.folder_ids():
-            for parent in (self.shards_path, self.tombstones_path):
+            for parent in (self.shards_path, self.tombstones_path, self.releases_path):
                 if (parent / name).exists():
                     os.utime(parent / name)
         created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -188,7 +188,7 @@ def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[s
     """
     folders = [
         *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.kept_segments()),
-        *((store_folder.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
+        *((store_folder.release_folder(entry.id), entry.files) for entry in manifest.kept_releases()),
         *((store_folder.tombstone_folder(entry.id), entry.files) for entry in manifest.kept_tombstones()),
     ]
     return {

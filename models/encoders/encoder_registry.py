@@ -21,7 +21,7 @@ from models.backbones.query_backbone import QueryBackbone, apply_torch_threads
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import read_release
-from models.releases.release_state import ReleaseState, TaskLineage
+from models.releases.release_state import MEASURED, Array, ReleaseState, TaskLineage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,6 +133,14 @@ def select_query_tensors(release: ReleaseState) -> ReleaseState:
 def select_video_tensors(release: ReleaseState) -> ReleaseState:
     """Keep only the tensors that the release's video encoder needs."""
     return _select_tensors(release, encoder_family(release.kind).video_prefixes)
+
+
+def split_training_state(release: ReleaseState) -> tuple[ReleaseState, dict[str, Array]]:
+    """Separate the tensors that no encoder reads, which only continuing the release needs."""
+    family = encoder_family(release.kind)
+    served = _select_tensors(release, (*family.query_prefixes, *family.video_prefixes, MEASURED))
+    training = {name: tensor for name, tensor in release.tensors.items() if name not in served.tensors}
+    return (replace(served, is_partial=True) if training else release), training
 
 
 def _select_tensors(release: ReleaseState, prefixes: tuple[str, ...]) -> ReleaseState:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from models.routing.word_pieces import VOCABULARY
 
 _SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
+_TRAINING = "training.safetensors"
 _CALIBRATION, _FOLD, _FOLD_ROUTING = "calibration.json", "fold.safetensors", "routing."
 LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs
 _SELF_TEST = "probes.safetensors"
@@ -91,6 +92,7 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
         "before": vars(parent) if parent else None,
         "tasks": [vars(task) for task in state.tasks[earlier:]],
         "config": state.config,
+        **({"is_partial": True} if state.is_partial else {}),
     }
     if state.calibration:
         captions = json.dumps([asdict(caption) for caption in state.calibration])
@@ -156,6 +158,17 @@ def read_release(
         )
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} lacks {error}") from error
+
+
+def write_training_state(folder: Path, tensors: Mapping[str, Array]) -> None:
+    """Write the tensors that :func:`write_release` leaves out of a partial release into a folder of their own."""
+    save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, folder / _TRAINING)
+
+
+def with_training_state(state: ReleaseState, folder: Path) -> ReleaseState:
+    """Complete a partial release with the tensors of :func:`write_training_state`."""
+    tensors = {**state.tensors, **_read_arrays(folder, _TRAINING, ("",))}
+    return replace(state, tensors=tensors, is_partial=False)
 
 
 def read_lineage(folder: Path) -> TaskLineage:

@@ -252,6 +252,7 @@ class ReleaseState:
         confidence: Calibration of searches; None if the release was not calibrated.
         calibration: Training captions for calibrating later releases; query encoders do not read them.
         fold: Measured fold of the newest task; None without one, and for query encoders.
+        is_partial: Whether tensors that only training reads are stored apart, and missing here.
     """
 
     method: str
@@ -268,6 +269,7 @@ class ReleaseState:
     calibration: tuple[CalibrationCaption, ...] = ()
     fold: MeasuredFold | None = None
     uncounted: frozenset[str] = frozenset()
+    is_partial: bool = False
 
     def as_measured(self) -> ReleaseState:
         """Use the tensors that have not learned the captions of folds."""

@@ -8,12 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index.files.store_folder import list_manifest_files
+from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from models.releases.release_files import write_release
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import split_training_state
+from models.releases.release_files import write_release, write_training_state
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles, profile_row
 from models.routing.word_pieces import VOCABULARY
 from trainer.errors import LibraryDamaged
+from trainer.methods.base import MethodError
+from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.published_library import Library
 
 
@@ -32,10 +38,17 @@ def _state(tasks: int) -> ReleaseState:
 
 
 def _publish(store: ShardStore, state: ReleaseState) -> str:
+    library, (served, tensors) = Library(store), split_training_state(state)
+    training = None
+    if tensors:
+        with store.staging() as staged:
+            write_training_state(staged, tensors)
+            training = store.adopt_release(staged)
     with store.staging() as staged:
-        write_release(staged, state, parent=Library(store).parent_release(state))
+        write_release(staged, served, parent=library.parent_release(state))
         release = store.adopt_release(staged)
-    store.publish(release=release, shards=[])
+    outdated = library.outdated_releases(state)
+    store.publish(release=release, shards=[], training=training, outdated=outdated)
     return release.id
 
 
@@ -93,3 +106,34 @@ def test_damaged_ancestor_is_named(store: ShardStore) -> None:
     damaged = Library(store)
     with pytest.raises(LibraryDamaged, match=f"release {first[:12]} was altered or is missing"):
         damaged.release(str(damaged.manifest.release))
+
+
+def test_training_state_stays_in_the_two_newest_releases_and_the_served_one(tmp_path: Path) -> None:
+    store, published = ShardStore(tmp_path / "index"), []
+    for tasks in range(1, 6):
+        tensors = {"clip.visual.proj": np.full(2, tasks), "global.queues.oldest": np.full(3, tasks)}
+        published.append(_publish(store, replace(_state(tasks), kind="tower", tensors=tensors)))
+        if tasks == 1:
+            store.serve(published[0])
+            other = replace(_state(1), kind="tower", backbone_fingerprint="c", tensors=tensors)
+            other.tasks[0] = ReleaseTask("u0", "u0", "f")
+            published.append(_publish(store, other))  # of another lineage
+            store.serve(published[0])
+    manifest = store.manifest()
+    assert list(manifest.training) == [published[row] for row in (0, 1, 4, 5)]
+    library = Library(store)
+    for row, tasks in ((0, 1), (4, 4), (5, 5)):
+        assert library.release(published[row]).tensors["global.queues.oldest"].tolist() == [tasks] * 3
+    old = library.release(published[3])
+    assert old.is_partial
+    assert list(old.tensors) == ["clip.visual.proj"]
+    backbone = tiny_backbone(1)
+    with pytest.raises(MethodError, match="its training state was dropped"):
+        Finetune.resume(backbone, FinetuneConfig(), old)
+    assert not audit(store).problems
+    folders = {path.parent.name for path, _ in list_manifest_files(store, manifest).values()}
+    assert folders == {*published, *(entry.id for entry in manifest.training.values())}
+    (store.release_folder(manifest.training[published[5]].id) / "training.safetensors").write_bytes(b"")
+    with pytest.raises(LibraryDamaged, match="altered or is missing"):
+        Library(store).release(published[5])
+    assert len(audit(store).problems) == 1

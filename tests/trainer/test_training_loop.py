@@ -150,15 +150,15 @@ def test_damaged_checkpoint_restarts_training(
     checkpoints = CheckpointStore(tmp_path / "c", "run")
     with pytest.raises(InterruptedTraining):
         fit(_shift(backbone), task, checkpoints=checkpoints, report=interrupt_at(5))
-    (folder,) = (tmp_path / "c").iterdir()
-    (folder / name).unlink()
-    if damage is not None:
-        (folder / name).write_bytes(damage)
+    for folder in (tmp_path / "c").iterdir():
+        (folder / name).unlink()
+        if damage is not None:
+            (folder / name).write_bytes(damage)
     (tmp_path / "c" / "epoch-00003.0.tmp").mkdir()
     again = _shift(backbone)
     fit(again, task, checkpoints=checkpoints)
     assert torch.equal(again.shift, uninterrupted.shift)
-    assert [path.name for path in (tmp_path / "c").iterdir()] == ["epoch-00004.0"]
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"epoch-00003.0", "epoch-00004.0"}
 
 
 def test_progress_is_reported_after_every_step(backbone: Backbone, task: TaskData) -> None:

@@ -295,6 +295,10 @@ class Method(ABC):
         method = cls(backbone, config)
         if previous is None:
             return method
+        if previous.is_partial:
+            raise MethodError(
+                "the release cannot be continued: its training state was dropped when two later ones were learned"
+            )
         if obstacle := cls.find_obstacle(backbone, config, previous):
             raise MethodError(f"method {cls.name!r} cannot continue the release: {obstacle}")
         method.learned_tasks = list(previous.tasks)

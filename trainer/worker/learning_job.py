@@ -262,6 +262,8 @@ def publish_task(
             deleted=[*deleted, *reassignment.orphans],
             replaced=next(iter(reassignment.originals.items()), None),
             upgrades=claim.task.upgrades,
+            training=written.training,
+            outdated=library.outdated_releases(state),
             before_replace=publication.require_lock,
         )
         publication.complete(
