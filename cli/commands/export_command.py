@@ -135,7 +135,7 @@ def _write_video(client: ServiceClient, video: VideoDetails, target: Path) -> No
 def _rows(video: VideoDetails, name: str) -> Iterator[dict[str, Any]]:
     """Yield a video's rows: one, or several for long captions or transcripts; an ingest merges them."""
     texts: list[tuple[str, Any]] = [("captions", caption) for caption in video.captions]
-    texts += [("transcript", cue.model_dump()) for cue in video.transcript]
+    texts += [("transcript", cue.model_dump(exclude={"id"}, exclude_none=True)) for cue in video.transcript]
     row: dict[str, Any] = {"file_name": name, "captions": []}
     if video.effective_split in _SPLITS:
         row["split"] = video.effective_split

@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
+from cinestrata_schemas.choice_types import TextSource
 from service.core.text_rules import name_key
 
 Response = TypeVar("Response", bound=BaseModel)
@@ -157,6 +158,8 @@ class Task(Base):
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
     backbone: Mapped[str | None] = mapped_column(String(255))  # None: that of the library when the task runs
+    # What is read from the videos: off, or names separated by commas; None: as configured when the task is published.
+    read: Mapped[str | None] = mapped_column(String(64))
 
     state: Mapped[str] = mapped_column(String(16), default="queued")
     progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=lambda: {"stage": "queued"})
@@ -319,16 +322,48 @@ class Moment(Base):
 
 
 class Passage(Base):
-    """Part of a transcript: consecutive cues that searches treat as one text."""
+    """Part of a transcript: consecutive cues of one source that searches treat as one text."""
 
     __tablename__ = "passages"
 
     video_vector_id: Mapped[int] = mapped_column(
         GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # in order of time
+    # By source, in order of precedence, and then by time.
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    source: Mapped[TextSource] = mapped_column(String(16), server_default="subtitles")
     # Start and end in seconds, and text, in order of time.
     cues: Mapped[list[tuple[float, float, str]]] = mapped_column(StoredJson(list))
+
+
+class Reading(Base):
+    """A source of timed texts that is read from a video's file, with its own lease while a worker reads it."""
+
+    __tablename__ = "readings"
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'done', 'failed', 'cancelled')", name="state"),
+        # Covers only what is left to read.
+        Index(
+            "ix_readings_state",
+            "state",
+            sqlite_where=text("state = 'pending'"),
+            postgresql_where=text("state = 'pending'"),
+        ),
+    )
+
+    video_vector_id: Mapped[int] = mapped_column(
+        GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    source: Mapped[TextSource] = mapped_column(String(16), primary_key=True)
+    state: Mapped[str] = mapped_column(String(16), default="pending")
+    model: Mapped[str | None] = mapped_column(String(255))  # that reads it, or has read it; None: the default
+    note: Mapped[str | None]  # what could not be read, and why
+    attempts: Mapped[int] = mapped_column(default=0)
+    # Start, end and text of what a person has corrected or deleted.
+    corrected: Mapped[list[tuple[float, float, str]]] = mapped_column(StoredJson(list), default=list)
+    lease_owner: Mapped[str | None] = mapped_column(String(255))
+    lease_expires_at: Mapped[datetime | None]
+    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class Feedback(Base):

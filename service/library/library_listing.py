@@ -15,10 +15,11 @@ from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoDetails, VideoMoment, VideoPage, VideoSummary
 from media import MediaError
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain, moment_spans, read_transcript, splits_of
+from service.catalog.domain_videos import in_domain, moment_spans, splits_of
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Release, Shard, Task, Video, to_response
 from service.catalog.task_names import read_task_names, require_task
+from service.catalog.video_texts import read_texts
 from service.core.errors import NotFound
 from service.core.settings import settings
 from service.core.text_rules import name_key
@@ -232,8 +233,7 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
         **video_links(video),
         task=task,
         transcript=[
-            Cue.model_construct(start=start, end=end, text=text)
-            for start, end, text in read_transcript(session, video.vector_id)
+            Cue.model_construct(**cue._asdict(), id=cue.id) for cue in read_texts(session, video.vector_id)
         ],
         moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
     )

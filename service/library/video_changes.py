@@ -25,9 +25,10 @@ from cinestrata_schemas.videos import FeedbackDetails, FeedbackPage, FeedbackSpe
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
-from service.catalog.domain_videos import count_edit, number_edits, read_transcript, store_transcripts
+from service.catalog.domain_videos import count_edit, number_edits
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Feedback, Task, Video, to_response
+from service.catalog.video_texts import edit_texts
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.text_rules import UNSTORABLE
@@ -42,7 +43,7 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
     """Change a video's captions, metadata or transcript, and return its details. Idempotent.
 
     Args:
-        patch: Changes; only fields that are set apply.
+        patch: Changes; only fields that are set apply. Texts of the transcript that change become a person's.
         expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition.
 
     Raises:
@@ -63,7 +64,6 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
         validate_edit((), patch.metadata or {})  # limits the depth of the merge
         if "captions" in patch.model_fields_set:
             captions = patch.captions or []
-        stored = read_transcript(session, video.vector_id)
         transcript = patch.transcript or () if "transcript" in patch.model_fields_set else None
         if "metadata" in patch.model_fields_set:
             metadata = _merge(video.extra, patch.metadata) if patch.metadata is not None else {}
@@ -71,13 +71,11 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
         is_changed = {
             "captions": captions != video.captions,
             "metadata": metadata != video.extra,
-            "transcript": transcript is not None and cues != stored,
+            "transcript": transcript is not None and edit_texts(session, video.vector_id, cues),
         }
         changed = [field for field, differs in is_changed.items() if differs]
         if changed:
             video.captions, video.extra, video.replaced_at = captions, metadata, None
-            if is_changed["transcript"]:
-                store_transcripts(session, {video.vector_id: cues})
             count_edit(
                 session,
                 task.target_id or task.id,

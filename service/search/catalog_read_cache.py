@@ -25,9 +25,10 @@ from sqlalchemy import bindparam, select
 
 from index.arrays import Hit, Ids, find_ids
 from service.catalog.database import CatalogReads, read_connection, read_last_edit, session_scope
-from service.catalog.domain_videos import TimedText, in_domain, read_passages
+from service.catalog.domain_videos import in_domain
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
+from service.catalog.video_texts import TimedText, read_passages
 from service.core.errors import Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.text_rules import name_key

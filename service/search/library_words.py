@@ -32,8 +32,9 @@ from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex
 from media.sources.media_source import file_name
 from service.catalog.database import CatalogReads, id_chunks, read_last_edit, session_scope
-from service.catalog.domain_videos import TimedText, read_edited_videos, with_following
+from service.catalog.domain_videos import read_edited_videos
 from service.catalog.tables import Feedback, Passage, Video
+from service.catalog.video_texts import SourcedCues, TimedText, with_following
 from service.core.errors import Unavailable
 
 MAX_TEXT_CHARS = 2000  # per text, like a caption
@@ -53,7 +54,9 @@ _RECOUNTED = 50  # recount once one in this many library texts has changed
 _VIDEOS, _PASSAGES, _FEEDBACK = Video.__table__.c, Passage.__table__.c, Feedback.__table__.c
 _TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
 _CUES = (
-    select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(_PASSAGES.video_vector_id, _PASSAGES.number),
+    select(_PASSAGES.video_vector_id, _PASSAGES.source, _PASSAGES.cues).order_by(
+        _PASSAGES.video_vector_id, _PASSAGES.number
+    ),
     _PASSAGES.video_vector_id,
 )
 _VERDICTS = (
@@ -113,18 +116,18 @@ class TranscriptWords:
     index: WordIndex = field(default_factory=WordIndex.empty)
     counts: Mapping[int, int] = field(default_factory=dict)
 
-    def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
-        """Replace the transcripts of videos by the cues of their passages; a video without passages is removed."""
+    def replace(self, passages: Mapping[int, Sequence[SourcedCues]]) -> TranscriptWords:
+        """Replace the passages of videos; a video without any is removed."""
         texts: dict[int, list[VideoText]] = {}
         counts = dict(self.counts)
         for video, parts in passages.items():
             texts |= {passage: [] for passage in moment_ids(video, counts.pop(video, 0)).tolist()}
             if parts:
                 counts[video] = len(parts)
-                spoken = zip(moment_ids(video, len(parts)).tolist(), parts, [*parts[1:], []], strict=True)
+                spoken = zip(moment_ids(video, len(parts)).tolist(), parts, [*parts[1:], None], strict=True)
                 texts |= {
-                    passage: [VideoText(TextKind.TRANSCRIPT, spoken_text(with_following(cues, following)))]
-                    for passage, cues, following in spoken
+                    passage: [VideoText(TextKind.TRANSCRIPT, spoken_text(with_following(part, following)))]
+                    for passage, part, following in spoken
                 }
         return TranscriptWords(self.index.replace(texts.items()), counts) if texts else self
 
@@ -135,10 +138,10 @@ def spoken_text(cues: Sequence[TimedText]) -> str:
 
 
 class ReadTexts(NamedTuple):
-    """Texts by vector ID, also for videos without any, and the cues of each video's transcript passages."""
+    """Texts by vector ID, also for videos without any, and the passages of each video."""
 
     texts: dict[int, Sequence[VideoText]]
-    passages: dict[int, list[list[TimedText]]]
+    passages: dict[int, list[SourcedCues]]
 
     @classmethod
     def none(cls, videos: Ids) -> ReadTexts:
@@ -376,8 +379,8 @@ def read_texts(videos: Ids) -> ReadTexts:
                 texts[video] = texts_of(uri, captions, metadata)
             for video, voted in read_feedback_texts(session, ids).items():
                 texts.get(video, []).extend(voted)
-            for video, passage in _rows(session, _CUES, ids):
-                read.passages[video].append(passage)
+            for video, source, cues in _rows(session, _CUES, ids):
+                read.passages[video].append(SourcedCues(source, cues))
         read.texts.update(texts)
     return read
 

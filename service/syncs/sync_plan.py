@@ -201,9 +201,10 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
 
 
 def transcript_digest(cues: Sequence[Cue]) -> str | None:
-    """Digest a transcript; None for an empty one."""
-    text = repr(normalize_transcript(cues)).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).hexdigest() if cues else None
+    """Digest the given texts of a transcript, without those that were read from the video; None without any."""
+    given = [text[:3] for text in normalize_transcript(cues) if text.source in (None, "person", "subtitles")]
+    text = repr(given).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest() if given else None
 
 
 _BATCH = 1000  # files per call

@@ -25,8 +25,8 @@ from media import MediaError
 from models.backbones import TRANSFORMERS_PREFIX, has_open_blocks
 from models.errors import ModelError
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import TimedText
 from service.catalog.tables import Task
+from service.catalog.video_texts import SourcedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import METHOD_NAMES
@@ -69,7 +69,7 @@ def validate_spec(spec: Spec) -> Spec:
 
 def validate_edit(
     captions: Sequence[str], metadata: dict[str, Any], transcript: Sequence[Cue] = ()
-) -> tuple[list[str], list[TimedText]]:
+) -> tuple[list[str], list[SourcedText]]:
     """Validate a video's new content; errors as for :func:`validate_spec`.
 
     Returns:
@@ -96,9 +96,10 @@ def normalize_caption(caption: str) -> str:
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
-def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
+def normalize_transcript(cues: Sequence[Cue]) -> list[SourcedText]:
     """Normalize a transcript for storage: ordered by time, with texts normalized like captions."""
-    return sorted((cue.start, cue.end, normalize_caption(cue.text)) for cue in cues)
+    texts = (SourcedText(cue.start, cue.end, normalize_caption(cue.text), cue.source) for cue in cues)
+    return sorted(texts, key=lambda text: text[:3])
 
 
 def task_fields(method: str | None, settings: dict[str, Any] | None, backbone: str | None) -> dict[str, Any]:

@@ -32,9 +32,10 @@ from cinestrata_schemas.tasks import (
 from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
-from service.catalog.domain_videos import copy_transcripts, read_counts, store_transcripts
+from service.catalog.domain_videos import read_counts
 from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
+from service.catalog.video_texts import copy_texts, group_texts, store_texts
 from service.core.errors import Conflict, NotFound
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
@@ -69,7 +70,7 @@ def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, 
         transcribed = [video for video, cues in transcripts.items() if cues]
         for chunk in id_chunks(transcribed):
             stored = session.execute(select(Video.vector_id, Video.id).where(Video.id.in_(chunk)))
-            store_transcripts(session, {vector_id: transcripts[video] for vector_id, video in stored})
+            store_texts(session, {vector_id: group_texts(transcripts[video]) for vector_id, video in stored})
     record(session, task.id, "state", {"state": "queued", "from": None}, task.created_at)
 
 
@@ -235,7 +236,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
             for video in videos
         )
         insert_queued_task(session, task, rows, len(videos))
-        copy_transcripts(session, task.id)
+        copy_texts(session, task.id)
         facts = {"new_task": task.id, "name": task.name, "videos": len(videos)}
         record_change(session, "task.relearn", domain.id, facts)
         view = task_details(session, [task])[0]

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from cli.commands.video_sources import read_videos
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import store_transcripts
 from service.catalog.tables import Video
+from service.catalog.video_texts import store_texts
 from service.core.settings import Settings
 from tests.cli.invocation import run
 
@@ -57,12 +57,15 @@ def library(folder: Settings, publish_task: Callable[..., Manifest]) -> Path:
                 fields["split"],
                 fields["extra"],
             )
-            store_transcripts(session, {row.vector_id: fields.get("transcript", [])})
+            store_texts(session, {row.vector_id: {"speech": fields.get("transcript", [])}})
     return folder.media_root
 
 
 def _expected() -> dict[str, dict[str, Any]]:
-    cues = [{"start": start, "end": end, "text": text} for start, end, text in _CUES]
+    cues = [
+        {"start": start, "end": end, "text": text, "source": "speech", "id": None}
+        for start, end, text in _CUES
+    ]
     return {
         f"{'deep/' * (number == 1)}{number}.mp4": {
             "captions": fields["captions"],

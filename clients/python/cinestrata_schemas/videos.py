@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, Split, Verdict, VideoStatus
+from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, Split, TextSource, Verdict, VideoStatus
 from cinestrata_schemas.model_types import (
     Identifier,
     Open,
@@ -27,6 +27,11 @@ class Cue(RequestModel):
     start: float = Field(ge=0, allow_inf_nan=False, description="Seconds from the start of the video.")
     end: float = Field(ge=0, allow_inf_nan=False, description="Seconds; after the start.")
     text: str = Field(description="Plain text on one line; markup is shown as is.")
+    source: TextSource | None = optional(
+        "Who wrote it. In an edit, a text that the video has keeps its source, and one that it lacks is a person's, or "
+        "of the subtitles if it names them. With a new video, null stands for subtitles."
+    )
+    id: str | None = optional("Of a stored text: by which it is edited. Ignored in requests.")
 
 
 class VideoMoment(ResponseModel):

@@ -24,7 +24,7 @@ from cinestrata_schemas.videos import VideoMoment
 from index.arrays import Hit, Hits, Ids, find_ids, merge_hits, video_ids_of
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
-from service.catalog.domain_videos import TimedText
+from service.catalog.video_texts import TimedText
 from service.core import request_limits
 from service.core.errors import Unavailable
 from service.library.library_listing import media_urls

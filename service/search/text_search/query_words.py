@@ -25,7 +25,7 @@ from index.words.word_evidence import (
 )
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.word_pieces import split_pieces
-from service.catalog.domain_videos import TimedText
+from service.catalog.video_texts import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.search.catalog_read_cache import VideoRow

@@ -15,8 +15,9 @@ from cinestrata_schemas.uris import redact_uri
 from index.files.manifest_format import SegmentEntry
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now
-from service.catalog.domain_videos import copy_transcripts, count_task_videos, number_edits
+from service.catalog.domain_videos import count_task_videos, number_edits
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
+from service.catalog.video_texts import copy_texts
 from service.core.errors import Conflict, DomainChanged, LeaseLost
 from service.storage import library_files
 from service.storage.video_files import register_removals
@@ -82,7 +83,7 @@ class Reassignment:
         orphans = [row.vector_id for row in rows if row.original is None and task.relearns_id]
         copies = {row.original: row for row in rows if row.original is not None}
         originals = {name: [key for key, row in copies.items() if row.home == name] for name in names}
-        copy_transcripts(session, task.id)
+        copy_texts(session, task.id)
         # Deleting an original left the file that its relearned copy still uses. An earlier version's upload goes, too,
         # if no copy has its path.
         for chunk in id_chunks([*orphans, *(copies if task.target_id is not None else ())]):
