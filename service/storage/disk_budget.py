@@ -23,7 +23,7 @@ _THUMBNAIL_BYTES = 20 * 1024  # that of a photographed scene, 320 pixels wide, h
 _SHARD_BYTES = 4 * 1024
 _RELEASE_BYTES = 64 * 1024**2
 _CATALOG_BYTES = 4 * 1024  # per video: its row, captions, indexes and events
-_RELEASE_COPIES = 3  # the release, its staged copy, and the training checkpoint
+_RELEASE_COPIES = 4  # the release, its staged copy, and two training checkpoints
 _DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
 
 
@@ -80,7 +80,7 @@ def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
 
 
 def _index_bytes(folder: Path) -> tuple[int, int]:
-    """Measure the mean bytes per video in the shards, and the largest release."""
+    """Measure the mean bytes per video in the shards, and the largest release with its training state."""
     try:
         manifest = StoreFolder(folder).manifest()
     except ShardStoreError:
@@ -88,8 +88,8 @@ def _index_bytes(folder: Path) -> tuple[int, int]:
     segments = [entry for entry in manifest.all_segments() if entry.count]
     rows = sum(entry.count for entry in segments)
     shard_bytes = sum(entry.bytes for entry in segments) // rows if rows else _SHARD_BYTES
-    releases = [entry.bytes for entry in manifest.releases.values()]
-    return shard_bytes, max(releases, default=_RELEASE_BYTES)
+    release_bytes = max((entry.bytes for entry in manifest.releases.values()), default=_RELEASE_BYTES)
+    return shard_bytes, release_bytes + max((entry.bytes for entry in manifest.training.values()), default=0)
 
 
 def _existing(folder: Path) -> Path:
