@@ -19,13 +19,9 @@ from media.errors import MediaError, UndecidedVideo
 
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
-    """Find the file that a URI names, with symbolic links resolved.
+    """Find the file that a URI names, with symbolic links resolved; raises MediaError.
 
-    Args:
-        uri: Path relative to the media root, absolute path inside it, or ``file://`` URI of such a path.
-
-    Raises:
-        MediaError: The URI leads outside the root, names another host or scheme, or does not name a regular file.
+    The URI is a path relative to the media root, an absolute path inside it, or a ``file://`` URI of such a path.
     """
     text = uri
     if uri.lower().startswith("file:"):
@@ -98,11 +94,7 @@ def staged_files(pid: int, folder: Path) -> list[Path]:
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:
-    """Read sampled frames from the cache, ``uint8 [M, H, W, 3]``, RGB.
-
-    Raises:
-        MediaError: The file does not exist, or is not a frame cache.
-    """
+    """Read sampled frames from the cache, ``uint8 [M, H, W, 3]``, RGB; raises MediaError."""
     try:
         frames = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

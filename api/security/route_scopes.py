@@ -142,11 +142,7 @@ class ScopedRoute(APIRoute):
 
 
 def check_declarations(app: FastAPI) -> None:
-    """Check that every route declares and enforces its scope, and that every API operation has an ID.
-
-    Raises:
-        TypeError: A route is not a :class:`ScopedRoute`, its endpoint has no declaration, or it has no operation ID.
-    """
+    """Check that every route declares and enforces its scope, and that operations have IDs; raises TypeError."""
     for context in iter_route_contexts(app.routes):
         route = context.original_route
         if isinstance(route, Mount) and route.path in _PUBLIC_MOUNTS:

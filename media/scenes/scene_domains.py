@@ -100,13 +100,11 @@ class Scene:
 
 
 def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
-    """Make different scenes of a domain, in the order train, val, test; equal arguments give equal scenes.
+    """Make different scenes of a domain, in the order train, val, test; equal arguments give equal scenes; raises
+    ValueError.
 
     Any two scenes differ in at least two of subject, color, place and companion, so that a person can tell them apart;
     this limits a domain to 144 scenes. The test scenes do not depend on the number of training scenes.
-
-    Raises:
-        ValueError: The domain has fewer scenes.
     """
     domain = SCENE_DOMAINS[name]
     colors = list(COLORS)

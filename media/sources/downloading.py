@@ -36,10 +36,8 @@ class CachedFile:
     def reserve(self, size: int) -> None:
         """Reserve space, waiting for other files to be removed.
 
-        Raises:
-            MediaError: The file is larger than the cache.
-            SourceOutage: Not enough space became free in time.
-            OSError: The file system is full.
+        Raises MediaError if the file is larger than the cache, and SourceOutage if not enough space became free in
+        time.
         """
         if size > self._cache.max_bytes:
             raise MediaError(f"the file has {size} bytes; the limit is {self._cache.max_bytes} bytes")
@@ -60,11 +58,7 @@ class SourceCache:
 
     @contextmanager
     def file(self) -> Iterator[CachedFile]:
-        """Create an empty file, which is removed at the end of the ``with`` statement.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
+        """Create an empty file, which is removed at the end of the ``with`` statement; raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{uuid.uuid4().hex}{_SUFFIX}"
         with self._locked():

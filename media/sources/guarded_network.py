@@ -113,7 +113,7 @@ def _resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedNetwork(httpcore.NetworkBackend):
-    """Network of an HTTP client that connects only to allowed addresses."""
+    """Network of an HTTP client that connects only to allowed addresses; reads end with :func:`answer_within`."""
 
     def __init__(self, allows_private: bool, resolve: Resolver = _resolve) -> None:
         self.allows_private = allows_private
@@ -149,7 +149,8 @@ class GuardedNetwork(httpcore.NetworkBackend):
         failure: Exception = httpcore.ConnectError("the host has no address")
         for address in addresses:
             try:
-                return self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+                stream = self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+                return _TimedStream(stream)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure
@@ -164,30 +165,12 @@ _deadline: ContextVar[float | None] = ContextVar("answer_deadline", default=None
 
 @contextmanager
 def answer_within(seconds: float) -> Iterator[None]:
-    """Limit the total time of all reads from :class:`TimedNetwork` connections in the ``with`` statement."""
+    """Limit the total time of all reads from :class:`GuardedNetwork` connections in the ``with`` statement."""
     token = _deadline.set(time.monotonic() + seconds)
     try:
         yield
     finally:
         _deadline.reset(token)
-
-
-class TimedNetwork(httpcore.NetworkBackend):
-    """Network whose reads end at the deadline of :func:`answer_within`."""
-
-    def __init__(self, network: httpcore.NetworkBackend) -> None:
-        self._network = network
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        """Open a connection."""
-        return _TimedStream(self._network.connect_tcp(host, port, timeout, local_address, socket_options))
 
 
 class _TimedStream(httpcore.NetworkStream):

@@ -52,11 +52,7 @@ class SourceUri:
 
     @classmethod
     def parse(cls, text: str) -> SourceUri:
-        """Parse a URI.
-
-        Raises:
-            MediaError: The URI is malformed, or contains credentials or dot segments.
-        """
+        """Parse a URI; raises MediaError."""
         scheme = text.partition("://")[0].lower()
         first_allowed = " " if scheme in ("s3", "gs") else "!"
         if any(character < first_allowed or character == "\x7f" for character in text):
@@ -169,12 +165,9 @@ class SourcePrefix:
 
 
 def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix:
-    """Find the prefix that allows a URI.
+    """Find the prefix that allows a URI; raises MediaError.
 
     Prefixes with ``private+`` or a host take precedence over ``https://``.
-
-    Raises:
-        MediaError: No prefix contains the URI.
     """
     matching = [prefix for prefix in allowed if prefix.contains(uri)]
     if not matching:

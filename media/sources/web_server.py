@@ -17,7 +17,7 @@ import httpcore
 import httpx
 
 from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutage
-from media.sources.guarded_network import GuardedNetwork, TimedNetwork, answer_within
+from media.sources.guarded_network import GuardedNetwork, answer_within
 from media.sources.media_source import ByteRange, RemoteStream, SourcePrefix, SourceUri
 
 MAX_REDIRECTS = 5
@@ -46,7 +46,7 @@ class WebServer:
         return {
             is_private: httpcore.ConnectionPool(
                 ssl_context=context,
-                network_backend=TimedNetwork(self._network(is_private)),
+                network_backend=self._network(is_private),
                 max_connections=_MAX_CONNECTIONS,
                 max_keepalive_connections=8,
                 keepalive_expiry=15.0,

@@ -60,10 +60,7 @@ def list_users() -> list[UserDetails]:
 def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
     """Change a user's password or role. A new password ends all of their sessions.
 
-    Raises:
-        NotFound: The user does not exist.
-        InvalidInput: The password is too short or too long.
-        Conflict: The user signs in at a provider and has no password.
+    Raises NotFound, InvalidInput for the password, or Conflict if the user signs in at a provider and has none.
     """
     hashed = hash_password(patch.password.get_secret_value()) if patch.password is not None else None
     with change_credentials() as session:

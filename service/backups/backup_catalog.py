@@ -153,10 +153,8 @@ def copy_catalog(source: Connection, target: Connection) -> int:
     """Copy all rows of all tables, and the counters behind generated IDs; return the number of rows.
 
     The copy does not reuse the IDs of deleted rows, because the index may still contain them. The caller opens the
-    transactions; with a repeatable read of the source, the copy is consistent while other processes write.
-
-    Raises:
-        Conflict: A catalog has another schema, the source has unknown tables, or the target has rows.
+    transactions; with a repeatable read of the source, the copy is consistent while other processes write. Raises
+    Conflict if a catalog has another schema, the source has unknown tables, or the target has rows.
     """
     require_newest_schema(source)
     require_newest_schema(target)

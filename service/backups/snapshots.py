@@ -83,15 +83,13 @@ def write_snapshot(
 ) -> SnapshotReport:
     """Write a backup and verify it. An error leaves nothing behind.
 
+    Raises Conflict if the target exists or the library is empty; Unavailable if the disk has no space, a file cannot be
+    read, written or verified, or another process changed the index for ten minutes.
+
     Args:
         target: New folder, or new file that ends in ``.tar``.
         index_only: Whether to leave out the catalog.
         progress: Called after each file with the copied and the total bytes.
-
-    Raises:
-        Conflict: The target exists, or the library is empty.
-        Unavailable: The disk has no space, a file cannot be read, written or verified, or another process changed the
-            index for ten minutes.
     """
     if target.exists():
         raise Conflict(f"{target} already exists. Choose a new folder, or a new .tar file.")

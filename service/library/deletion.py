@@ -60,9 +60,7 @@ _LOCK_SECONDS = 1.0  # short, because the maintenance thread also reports its wo
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
     """Delete videos; with ``task_id``, only that task's (raise NotFound). Idempotent.
 
-    Raises:
-        Unavailable: The index or the catalog cannot be written, or a file cannot be deleted; the request can be
-            repeated.
+    Raises Unavailable if the index, the catalog or a file cannot be changed; the request can be repeated.
     """
     wanted = list(dict.fromkeys(video_ids))
     with session_scope() as session:

@@ -44,17 +44,13 @@ _NAMED = 20
 
 
 def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
-    """Serve a release, and report which domains become searchable or unsearchable.
+    """Serve a release, and report which domains become searchable or unsearchable; with ``dry_run``, only report.
+
+    Raises NotFound, Conflict for a damaged release, or Unavailable; nothing was changed.
 
     Args:
         name_or_id: The release's ID or at least 8 characters from its start, the name or ID of the domain that it
             learned last, or ``newest``.
-        dry_run: Whether to only report.
-
-    Raises:
-        NotFound: The release does not exist.
-        Conflict: A file of the release is missing or damaged; nothing was changed.
-        Unavailable: The catalog or the index cannot be read or written; nothing was changed.
     """
     manifest = index_manifest.read_manifest()
     with session_scope() as session:

@@ -42,15 +42,12 @@ _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = None) -> VideoDetails:
     """Change a video's captions, metadata or transcript, and return its details. Idempotent.
 
+    Raises NotFound, InvalidInput, or Conflict for a video that will replace another, and take over its captions.
+
     Args:
         patch: Changes; only fields that are set apply. Texts of the transcript that change become a person's.
-        expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition.
-
-    Raises:
-        NotFound: The video does not exist.
-        Conflict: The video will replace another, and take over its captions and metadata.
-        PreconditionFailed: The video has another entity tag.
-        InvalidInput: The captions or the merged metadata are invalid.
+        expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition. PreconditionFailed is raised
+            for a video with another.
     """
     with session_scope(write=True) as session:
         task, video = lock_video(session, video_id)

@@ -97,7 +97,7 @@ def require_manifest(published: Manifest) -> None:
 def index_lock(
     report_alive: Callable[[], object] | None = None, *, wait_seconds: float | None = None
 ) -> Iterator[None]:
-    """Hold the index write lock during a ``with`` block; shard store operations in the block use it.
+    """Hold the index write lock during a ``with`` block; shard store operations in the block use it; raise Unavailable.
 
     A compaction holds the lock for minutes. A transaction waiting for it would keep its rows locked that long, and on
     SQLite block all catalog writers. So every change to both takes the lock first, then begins its transaction.
@@ -106,9 +106,6 @@ def index_lock(
         report_alive: Called every second while another writer has the lock; an exception ends the wait. None: wait at
             most ``wait_seconds``.
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
-
-    Raises:
-        Unavailable: Another writer has the lock, or the index cannot be written.
     """
     store = ShardStore(settings().index_dir)
     wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds

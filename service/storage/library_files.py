@@ -156,9 +156,7 @@ class SourceReader:
     ) -> list[ListedFile]:
         """List all files below an object store folder, and report progress after each page.
 
-        Raises:
-            MediaError: The folder is on a web server, or access is denied.
-            SourceOutage: The store cannot be reached, or the bucket does not exist.
+        Raises MediaError for a folder on a web server or without access, and SourceOutage.
         """
         if folder.port is not None:
             raise MediaError(
@@ -172,9 +170,7 @@ class SourceReader:
     ) -> bytes:
         """Read a small file, and report progress after each part.
 
-        Raises:
-            MediaError: The file does not exist, is forbidden, or is larger than ``max_bytes``.
-            SourceOutage: The source cannot be reached.
+        Raises MediaError for a missing, forbidden or larger file, and SourceOutage.
         """
         uri.require_file()
         self._find_prefix(uri)

@@ -170,14 +170,11 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
 def _list_files(
     listing: VideoListing, find_file: Callable[[VideoSpec], SourceFile | str], **source: Any
 ) -> SourceFiles:
-    """List the files of videos that can be used.
+    """List the files of videos that can be used; raise InvalidInput if a video has an ID, or all are left out.
 
     Args:
         find_file: Finds a video's file, or explains why it cannot be used.
         source: Other fields of the result.
-
-    Raises:
-        InvalidInput: A video has an ID, or all are left out: the source would look empty.
     """
     if named := next((video.id for video in listing.videos if video.id is not None), None):
         message = f"The manifest gives the ID {named!r}, but a sync gives IDs itself."

@@ -36,16 +36,12 @@ _FIELDS = tuple(StoredFile.model_fields)
 def list_files(
     task: str | None = None, sha256: Sequence[str] = (), *, cursor: str | None = None, limit: int = 1000
 ) -> StoredFilePage:
-    """List a page of followed files.
+    """List a page of followed files; raise NotFound, or InvalidInput for a wrong cursor.
 
     Args:
         task: Only files of this domain (name or ID); None: of all domains.
         sha256: Only files with one of these contents; none: with any.
         cursor: ``next_cursor`` of the previous page.
-
-    Raises:
-        NotFound: The domain does not exist.
-        InvalidInput: The cursor is not from this list.
     """
     query = select(operation_tables.SyncedFile)
     if sha256:
@@ -85,9 +81,7 @@ def list_sources() -> list[FollowedSource]:
 def record_files(patch: SyncedFilesPatch) -> None:
     """Record what a sync saw, and rename videos whose file has another name, in one transaction. Idempotent.
 
-    Raises:
-        NotFound: The domain does not exist.
-        InvalidInput: A new URI is not allowed.
+    Raises NotFound, or InvalidInput for a new URI that is not allowed.
     """
     if "\0" in patch.source:
         raise InvalidInput.at("source", "The source contains a NUL character.", "Remove it.")

@@ -68,10 +68,7 @@ def append_videos(
 ) -> CreateOutcome:
     """Store an append of videos to a learned domain and notify the workers.
 
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The task is not a learned domain, or an ID belongs to another video.
-        InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task`.
+    Raises NotFound, Conflict if the task is not a learned domain, and as :func:`create_task`.
     """
     return _create_from_spec(TaskRequest(idempotency_key, caller, target_id=task_id), spec)
 
@@ -105,11 +102,8 @@ def create_task_from_archive(
     """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.caption_tables``).
 
     An error leaves no files behind. The exception is a commit that the catalog did not confirm: the task may be stored,
-    so its files stay until ``uploaded_videos.sweep_uploads`` finds that it is not.
-
-    Raises:
-        InvalidInput, TooLarge: The archive or its manifest is invalid.
-        Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for ``create_task``.
+    so its files stay until ``uploaded_videos.sweep_uploads`` finds that it is not. Raises TooLarge, and as
+    :func:`create_task`.
     """
     fields = {"name": name, "method": method, "settings": settings}
     if backbone is not None:
@@ -122,10 +116,7 @@ def append_archive(
 ) -> CreateOutcome:
     """Append the videos in an archive with a manifest to a learned domain.
 
-    Raises:
-        NotFound, Conflict: As for :func:`append_videos`.
-        InvalidInput, TooLarge: The archive or its manifest is invalid.
-        IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: As for :func:`create_task_from_archive`.
+    Raises as :func:`append_videos` and :func:`create_task_from_archive`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
     return _create_from_archive(request, archive, filename, AppendSpec, {})
@@ -160,9 +151,7 @@ def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskE
 def cancel_task(task_id: str) -> TaskDetails:
     """Cancel a task: at once if no worker owns it, otherwise at the worker's next step. Idempotent.
 
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The task is ready or failed, or its shard is already published.
+    Raises NotFound, or Conflict if the task is ready or failed, or its shard is already published.
     """
     is_changed = False
     with session_scope(write=True) as session:
@@ -189,16 +178,9 @@ def cancel_task(task_id: str) -> TaskDetails:
 
 
 def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
-    """Queue a failed or cancelled task again, at the end of the queue.
+    """Queue a failed or cancelled task again, at the end of the queue, with what ``spec`` changes.
 
-    Args:
-        spec: New method and settings, and new backbone; None keeps the current ones.
-
-    Raises:
-        InvalidInput: The method, settings or backbone are invalid, or the task is an append.
-        NotFound: The task does not exist.
-        Conflict: The task is neither failed nor cancelled.
-        InsufficientStorage: The disk has no space for the videos; the task is unchanged.
+    Raises InvalidInput, NotFound, Conflict for a task in another state, or InsufficientStorage; the task is unchanged.
     """
     spec = spec or RetrySpec()
     with session_scope(write=True) as session:
@@ -320,12 +302,8 @@ SAMPLE_VIDEOS = _TRAIN + _TEST
 def create_sample_task(*, caller: str = "") -> CreateOutcome:
     """Draw the sample domain's videos, which takes a few seconds, and create its task.
 
-    The service owns the files: they are stored like an archive's, and deleted with the domain.
-
-    Raises:
-        Conflict: The name, or an ID of a video, belongs to another task.
-        Unavailable: The disk is full, or the catalog is unreachable; nothing was stored.
-        InDoubt: The task may be stored.
+    The service owns the files: they are stored like an archive's, and deleted with the domain. Raises Conflict if the
+    name or an ID belongs to another task, Unavailable, or InDoubt.
     """
     commands.check_destination(SAMPLE_DOMAIN, None, [])  # before the videos are drawn
     with tempfile.TemporaryFile() as archive:

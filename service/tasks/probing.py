@@ -84,10 +84,8 @@ def probe(claim: Claim) -> None:
     """Probe a claimed task's pending videos, then give the task back until its training is due.
 
     The task fails when more than ``MAX_BAD_SHARE`` of its videos are bad, when no video is left, or when the data
-    folder cannot be written. An append merely rejects bad videos, and fails only if all of its videos are bad.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+    folder cannot be written. An append merely rejects bad videos, and fails only if all of its videos are bad. Raises
+    as ``Claim.progress``.
     """
     try:
         require_writable(settings().cache_dir, settings().thumbnails_dir)

@@ -32,10 +32,7 @@ _MAX_ATTEMPTS = 2  # for a single video
 def complete_probing(claim: Claim) -> None:
     """Reject copies, assign the splits, count the videos, and give the task back or fail it.
 
-    Every step can be repeated, so a worker killed in between loses nothing.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+    Every step can be repeated, so a worker killed in between loses nothing. Raises as ``Claim.progress``.
     """
     is_append = claim.task.target_id is not None
     _reject_copies(claim)

@@ -133,12 +133,7 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
 
 
 def require_learned(task: Task | None, task_id: str | None) -> Task:
-    """Check that videos can be appended to a task's domain, and return the task.
-
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The task is not a learned domain.
-    """
+    """Check that videos can be appended to a task's domain, and return the task; raise NotFound or Conflict."""
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     if task.target_id is not None:
@@ -187,16 +182,11 @@ def relearn_appended_videos(
 ) -> CreateOutcome:
     """Store a task that learns a domain's appended videos as a new domain.
 
-    While the task is unfinished, a repeated request returns it; with the same key, also afterwards.
+    While the task is unfinished, a repeated request returns it; with the same key, also afterwards. Raises NotFound,
+    Conflict if there is nothing to relearn or the name is taken, InsufficientStorage, and as ``commands.create_task``.
 
     Args:
         task_id: ID of the domain's task, or of an append to it.
-
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The task is not a learned domain, has no appended videos, or the name belongs to another task.
-        InsufficientStorage: The disk has no space for the copies of the videos.
-        IdempotencyMismatch, IdempotencyInFlight, Unavailable: As for ``commands.create_task``.
     """
     request = TaskRequest(idempotency_key, caller)
     content = ["relearn", task_id, spec.model_dump()]

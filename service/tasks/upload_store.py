@@ -90,10 +90,7 @@ class Upload:
 def create_upload(name: str, metadata: str, size: int) -> Upload:
     """Create an empty upload.
 
-    Raises:
-        TooLarge: The file is larger than a video may be, or there are too many pending uploads.
-        InsufficientStorage: The disk has no space for the file.
-        DataFolderNotWritable: The uploads' folder cannot be written.
+    Raises TooLarge for a large file or too many uploads, InsufficientStorage, or DataFolderNotWritable.
     """
     if size > request_limits.MAX_VIDEO_BYTES:
         raise TooLarge(
@@ -130,12 +127,7 @@ def find_upload(upload_id: str) -> Upload:
 
 
 def delete_upload(upload: Upload) -> None:
-    """Delete an upload and its bytes.
-
-    Raises:
-        NotFound: It was deleted meanwhile.
-        UploadLocked: A request is writing to it.
-    """
+    """Delete an upload and its bytes; raise NotFound, or UploadLocked while a request writes to it."""
     try:
         with upload.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,15 +215,8 @@ def _unknown(upload_id: str) -> NotFound:
 class UploadWriter:
     """Exclusive write access to an upload, until :meth:`finish` or :meth:`interrupt`.
 
-    If the process is killed, the kernel releases the lock, and the bytes written so far stay.
-
-    Args:
-        offset: Number of bytes that the client believes are stored.
-
-    Raises:
-        NotFound: The upload was deleted.
-        UploadLocked: Another request writes to the upload.
-        OffsetMismatch: A different number of bytes is stored.
+    If the process is killed, the kernel releases the lock, and the bytes written so far stay. Raises NotFound,
+    UploadLocked while another request writes to the upload, or OffsetMismatch if not ``offset`` bytes are stored.
     """
 
     def __init__(self, upload: Upload, offset: int) -> None:
@@ -254,12 +239,7 @@ class UploadWriter:
         self._file.seek(stored)
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
-
-        Raises:
-            TooLarge: The upload would exceed its size; nothing is written.
-            Unavailable: The disk is full; the bytes that fit are kept.
-        """
+        """Append bytes; raise TooLarge, which writes nothing, or Unavailable for a full disk, which keeps what fits."""
         if self.offset + len(data) > self._upload.size:
             raise TooLarge(
                 f"The request is longer than the missing part; the upload has {self._upload.size} bytes."

@@ -182,12 +182,9 @@ def remove_upload(upload: str) -> None:
 
 
 def renew_uploads() -> list[str]:
-    """Restart the day after which unpacked files without a task are deleted; returns the names of their folders.
+    """Restart the day after which unpacked files without a task are deleted; return the names of their folders.
 
-    A restored catalog has no tasks for uploads newer than its backup.
-
-    Raises:
-        OSError: A folder cannot be changed.
+    A restored catalog has no tasks for uploads newer than its backup. Raises OSError.
     """
     uploads = _list_uploads()
     for name in uploads:
@@ -223,11 +220,7 @@ def find_unstored_uploads() -> list[str]:
 def sweep_uploads() -> list[str]:
     """Delete unpacked files whose task was never stored, because its process was killed or the commit failed.
 
-    Returns:
-        Names of the deleted folders, which had no writes for a day.
-
-    Raises:
-        Unavailable: The catalog or the index cannot be read; nothing was deleted.
+    Returns the names of the deleted folders, which had no writes for a day; raises Unavailable.
     """
     folder = settings().uploads_dir
     abandoned_before = time.time() - _ABANDONED_AFTER.total_seconds()

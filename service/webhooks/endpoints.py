@@ -45,12 +45,7 @@ _ORDERS = KeysetOrders({"created": Delivery.id}, unique=Delivery.id)
 
 
 def create_webhook(spec: WebhookSpec) -> WebhookSecret:
-    """Store an endpoint. Only this result contains its secret.
-
-    Raises:
-        InvalidInput: The address is malformed or not allowed.
-        Conflict: There are too many endpoints.
-    """
+    """Store an endpoint, whose secret only this result has; raise InvalidInput (address) or Conflict (too many)."""
     check_url(spec.url)
     with session_scope(write=True) as session:
         if (session.scalar(select(func.count()).select_from(Webhook)) or 0) >= MAX_WEBHOOKS:

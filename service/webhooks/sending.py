@@ -20,7 +20,6 @@ from cinestrata_schemas.uris import redact_uri
 from media.errors import MediaError, SourceOutage
 from media.sources.guarded_network import (
     GuardedNetwork,
-    TimedNetwork,
     answer_within,
     is_private_address,
     is_public_address,
@@ -144,7 +143,7 @@ def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], 
         "Accept-Encoding": "identity",
         **headers,
     }
-    network = TimedNetwork(GuardedNetwork(allows_private, _resolve))
+    network = GuardedNetwork(allows_private, _resolve)
     # One pool per attempt: an endpoint never keeps a worker's connection open.
     with (
         answer_within(ANSWER_SECONDS),
