@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clips.clip_comparison import compare_on_clips, keep_captions, measure_caption_curve
-from benchmarks.clips.clip_report import write_caption_report, write_clip_report
-from benchmarks.clips.clip_runs import GALLERIES, ClipRun, difference_interval, domain_order
+from benchmarks.clips.clip_report import write_caption_report
+from benchmarks.clips.clip_runs import GALLERIES, ClipRun, difference_interval
 from benchmarks.data.clip_folders import read_clip_domains
 from benchmarks.learning.protocol import parse_variant
 from trainer.task_data import Clip, TaskData
@@ -68,31 +68,6 @@ def test_costs_and_forgetting(runs: tuple[list[ClipRun], list[ClipRun], list[str
     assert joint.seconds_per_100_clips == pytest.approx(joint.seconds_per_domain * 2 * 100 / 18)
     assert finetune.peak == max(map(max, finetune.peak_mib.values())) > 0
     assert runs[1][0].peak is None
-
-
-@pytest.mark.slow
-def test_report(runs: tuple[list[ClipRun], list[ClipRun], list[str]], tmp_path: Path) -> None:
-    methods, rivals, _ = runs
-    table = write_clip_report(tmp_path, methods, rivals, "cinestrata bench clips folder", "tiny")
-    assert "2 domains, 18 clips, 6 queries" in table
-    assert table in (tmp_path / "table.md").read_text()
-    for title in ("Own shard, held-out clips", "Own shard, all clips", "raw cosines"):
-        assert title in table
-    assert "| zero_shot | ridge over all domains, routed as zero_shot | " in table
-    assert "| ridge per domain, routed by words | penalty " in table
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["backbone"] == "tiny"
-    stored = results["runs"][-4]
-    assert stored["label"] == "ridge per domain, routed by words"
-    assert stored["figures"]["local"]["r5"] == {"domains": 100, "queries": 100}
-
-
-def test_first_run_keeps_the_order() -> None:
-    tasks = [TaskData(name, name, ()) for name in "dacb"]
-    names = [[task.task_id for task in domain_order(tasks, seed)] for seed in range(4)]
-    assert names[0] == list("dacb")
-    assert [sorted(order) for order in names] == [list("abcd")] * 4
-    assert len({tuple(order) for order in names}) > 1
 
 
 def _task(count: int) -> TaskData:

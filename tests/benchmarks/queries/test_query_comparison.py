@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from benchmarks.errors import ProtocolError
 from benchmarks.queries.library_videos import LibraryVideo
 from benchmarks.queries.query_comparison import (
     KEPT_KINDS,
@@ -24,7 +22,7 @@ from benchmarks.queries.query_comparison import (
 )
 from benchmarks.queries.query_kinds import Query
 from benchmarks.queries.query_report import compute_curves, compute_figures, query_tables, write_query_report
-from benchmarks.queries.query_rivals import CONVEX, FULL_TEXT, PRODUCT, ROWS, VISUAL, Outcome
+from benchmarks.queries.query_rivals import FULL_TEXT, PRODUCT, ROWS, Outcome
 from media import content_hash
 
 
@@ -78,25 +76,6 @@ def _results(row: str, kind: str, values: dict[str, list[float]], domain: str | 
         Outcome(row, "all", Query(kind, str(number), frozenset("v"), 1, domain), outcome)
         for number, outcome in enumerate(measures)
     ]
-
-
-def test_table_says_where_a_rival_is_better_and_has_both_means() -> None:
-    results = QueryResults({"gym": 9, "zoo": 9}, 2, 2, names=False)
-    measure = "P@min(10, R)"
-    for row, values in ((PRODUCT, [50.0]), (FULL_TEXT, [100.0]), (VISUAL, [0.0, 104.0]), (CONVEX, [10.0])):
-        for _ in range(results.seeds):
-            results.outcomes += _results(row, "words", {measure: (values * 30)[:30]}, "gym")
-            results.outcomes += _results(row, "words", {measure: [0.0] * 10}, "zoo")
-    table = query_tables(results, compute_figures(results))
-    (line,) = (line for line in table.splitlines() if line.startswith(f"| words: {measure} |"))
-    product, full_text, fusion, visual, queries = line.strip("| ").split(" | ")[1:]
-    assert product == "25.0 (25.0 to 25.0) / 37.5", "the mean over domains, then over queries"
-    assert full_text == "50.0 (50.0 to 50.0) ▲ / 75.0"
-    assert fusion == "5.0 (5.0 to 5.0) / 7.5"
-    assert visual.startswith("26.0 (")
-    assert visual.endswith(") △ / 39.0")
-    assert queries == "40"
-    assert "BM25 finds no hidden video because names are left out" in table
 
 
 def test_curve_of_the_answer_that_no_video_matches() -> None:
@@ -194,12 +173,3 @@ def test_videos_are_those_of_the_service_and_bm25_has_their_captions(url: str, q
         frozenset({"stripes green-0.mp4"}),
     }
     assert {o.values["confidence"] for o in hidden} == {0.5}
-
-
-def test_a_domain_that_the_service_lacks(url: str, query_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "other"
-    shutil.copytree(query_folder, folder)
-    for name in ("red-0.mp4", "green-0.mp4"):
-        (folder / "disks" / name).write_bytes(name.encode())
-    with pytest.raises(ProtocolError, match="no video of domain 'disks'"):
-        compare_service(url, [folder], seeds=1, queries=9, names=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.reporting import render_results
-from benchmarks.reporting.publish_queries import format_file, publish
+from benchmarks.reporting.publish_queries import format_file
 from benchmarks.reporting.render_results import DOCUMENTS, OVERVIEW, RESULTS, load, render
 
 PAGE, README = DOCUMENTS
@@ -67,93 +65,9 @@ def _figures(value: Any) -> Iterator[str]:
         yield from (f"{abs(value):,.{decimals}f}" for decimals in (1, 2))
 
 
-HOW = {"command": ["make one", "make two"], "commit": "01234567", "hardware": "two cores", "interval": ""}
-
-
-def test_cells_show_numbers_deviations_and_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ["text", 1234, -0.25, None, [17.75, 0.3], [-1.0, -2.0, 3.0]]
-    content = {**HOW, "seeds": "three seeds", "columns": list("abcdef"), "rows": [row]}
-    (tmp_path / "one.json").write_text(json.dumps(content), encoding="utf-8")
-    monkeypatch.setattr(render_results, "RESULTS", tmp_path)
-    assert render("before\n<!-- table: one -->\nold\n<!-- end --> after") == (
-        "before\n<!-- table: one -->\n| a | b | c | d | e | f |\n| --- | --- | --- | --- | --- | --- |\n"
-        "| text | 1,234 | −0.2 | – | 17.8 ± 0.3 | −1.0 (−2.0 to 3.0) |\n\n"
-        "`make one`, `make two`; three seeds; two cores; commit 01234567. <!-- end --> after"
-    )
-
-
-def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def figure(row: str, difference: list[float] | None) -> dict[str, Any]:
-        key = {"kind": "words", "measure": "R@1", "gallery": "own", "group": ""}
-        return {"row": row, **key, "queries": 9, "value": [50.0, 40.0, 60.0], "difference": difference}
-
-    content = {
-        **HOW,
-        "seeds": "",
-        "tables": [{"words R@1": ["words", "R@1", "own", ""], "hidden": ["hidden", "R@1", "own", ""]}],
-        "figures": [
-            figure("product", None),
-            figure("better", [3.0, 1.0, 5.0]),
-            {**figure("level", [3.0, -1.0, 7.0]), "over_queries": [51.0, 41.0, 61.0]},
-        ],
-    }
-    (tmp_path / "one.json").write_text(json.dumps(content), encoding="utf-8")
-    monkeypatch.setattr(render_results, "RESULTS", tmp_path)
-    rows = render("<!-- table: one -->\n<!-- end -->").splitlines()[3:6]
-    assert rows == [
-        "| product | 50.0 (40.0 to 60.0) | – |",
-        "| better | 50.0 (40.0 to 60.0) ▲ | – |",
-        "| level | 50.0 (40.0 to 60.0) △ / 51.0 | – |",
-    ]
-
-
 PUBLISHED = ("retyped", "searches-13-domains", "uncaptioned")
-
-
-def _report(*figures: tuple[str, str, str, float]) -> dict[str, Any]:
-    return {
-        "figures": [
-            {"row": row, "kind": kind, "measure": measure, "gallery": "all", "group": "", "queries": 9}
-            | {"value": [value] * 3, "difference": None, "over_queries": [value] * 3, "other": 1}
-            for row, kind, measure, value in figures
-        ],
-        "curves": [{"row": "product", "present": "hidden", "area": [0.5, 0.25, 0.75]}],
-    }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_files_have_the_published_form(name: str) -> None:
     assert format_file(load(name)) == (RESULTS / f"{name}.json").read_text(encoding="utf-8")
-
-
-def test_the_tables_of_a_file_select_its_figures() -> None:
-    key = {"gallery": "all", "group": ""}
-    content = {
-        "commit": "old",
-        "tables": [{"a": ["words", "R@1", "all", ""], "b": ["hidden", "area", "all", ""]}],
-        "figures": [{"row": "product", "value": [0.0]}],
-    }
-    report = _report(
-        ("product", "words", "R@1", 12.34567),
-        ("product", "words", "R@10", 1),
-        ("left out", "words", "R@1", 1),
-    )
-    published = publish(content, [report], "new")
-    assert published["commit"] == "new"
-    assert published["figures"] == [
-        {"row": "product", "kind": "words", "measure": "R@1", **key, "queries": 9}
-        | {"value": [12.346] * 3, "difference": None, "over_queries": [12.346] * 3},
-        {"row": "product", "kind": "hidden", "measure": "area", **key, "queries": 0}
-        | {"value": [50.0, 25.0, 75.0], "difference": None},
-    ]
-
-
-def test_reports_become_columns_of_means() -> None:
-    content = {
-        "commit": "old",
-        "methods": ["a", "b"],
-        "measures": [["words", "R@1"]],
-        "rows": [["word", "1, 2"]],
-    }
-    reports = [_report(("a", "words", "R@1", x), ("b", "words", "R@1", x + 1)) for x in (1.0, 5.25)]
-    assert publish(content, reports, "new")["rows"] == [["word", "1.0, 2.0", "5.2, 6.2"]]

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.errors import ProtocolError
 from benchmarks.routing.routing_comparison import (
     TextEncoder,
-    caption_folds,
     compare_routing,
     logistic_evidence,
     multinomial_evidence,
@@ -56,25 +54,6 @@ def test_words_of_one_task_route_all_queries(
     table = routing_table([result])
     assert ("three (2 folds)" in table) != captioned
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in table
-
-
-def test_folds_separate_videos(tmp_path: Path) -> None:
-    captions = read_captions(write_split(tmp_path / "three.json", captioned=False))
-    folds = list(caption_folds(captions))
-    assert len(folds) == 2
-    assert sorted(c.video for fold in folds for c in fold.test) == sorted(c.video for c in captions.test)
-    for fold in folds:
-        assert not {c.video for c in fold.train} & {c.video for c in fold.test}
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    for content in ("[", '[{"train": {}}]', "[]"):
-        path.write_text(content)
-        with pytest.raises(ProtocolError, match=r"other.json"):
-            read_captions(path)
-    with pytest.raises(ProtocolError, match=r"missing.json"):
-        read_captions(tmp_path / "missing.json")
 
 
 LABELS = np.array([0, 0, 1])
