@@ -15,20 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from api.openapi import WHERE_EXAMPLES
 from api.security.route_scopes import current_principal
-from cinestrata_schemas.choice_types import (
-    ActorKind,
-    EffectiveSplit,
-    ReleaseSort,
-    SearchScope,
-    ShardSort,
-    TaskKind,
-    TaskSort,
-    TaskState,
-    TimeSort,
-    Verdict,
-    VideoSort,
-    VideoStatus,
-)
+from cinestrata_schemas import choice_types
 from cinestrata_schemas.model_types import optional
 from cinestrata_schemas.search import SearchFilters, SearchQuery, TextQuery
 from service.core.errors import InvalidInput
@@ -150,20 +137,26 @@ class SyncedFileListParameters(PageParameters):
 
 class VideoListParameters(PageParameters):
     task: _Text | None = optional("Only videos of this domain (name or ID).")
-    status: VideoStatus | None = optional("Only videos with this status.")
-    split: EffectiveSplit | None = optional("Only videos of this effective split.")
+    status: choice_types.VideoStatus | None = optional("Only videos with this status.")
+    split: choice_types.EffectiveSplit | None = optional("Only videos of this effective split.")
     text: _Text | None = optional("Only videos with this text in ID, URI, captions or reason.")
-    sort: VideoSort = Field(default="added", description="A leading `-` reverses it. `added`: by arrival.")
+    sort: choice_types.VideoSort = Field(
+        default="added", description="A leading `-` reverses it. `added`: by arrival."
+    )
 
 
 class TaskListParameters(_CursorParameters):
-    state: list[TaskState] | None = optional("Only in this state; repeatable.")
-    kind: TaskKind | None = optional("Only domains, only appends to domains, or only upgrades of domains.")
+    state: list[choice_types.TaskState] | None = optional("Only in this state; repeatable.")
+    kind: choice_types.TaskKind | None = optional(
+        "Only domains, only appends to domains, or only upgrades of domains."
+    )
     into: _Text | None = optional("Only appends to this domain (name or ID).")
     method: _Text | None = optional("Only tasks with this learning method.")
     text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")
     searched: bool | None = optional("true: only domains that can be searched; false: the others.")
-    sort: TaskSort = Field(default="position", description="A leading `-` reverses it. `position`: in queue.")
+    sort: choice_types.TaskSort = Field(
+        default="position", description="A leading `-` reverses it. `position`: in queue."
+    )
     limit: int | None = Field(default=None, ge=1, le=1000, description="Maximum number; default: all.")
 
 
@@ -176,19 +169,19 @@ class ReleaseListParameters(PageParameters):
         default=None, description="Only releases with this learning method.", examples=["analytic"]
     )
     current: bool | None = optional("true: the served release; false: the others.")
-    sort: ReleaseSort = Field(
+    sort: choice_types.ReleaseSort = Field(
         default="learned", description="A leading `-` reverses the order. `learned`: of learning."
     )
 
 
 class ShardListParameters(PageParameters):
     text: _Text | None = optional("Only with this text in the domain's name or ID.")
-    sort: ShardSort = Field(default="created", description="A leading `-` reverses the order.")
+    sort: choice_types.ShardSort = Field(default="created", description="A leading `-` reverses the order.")
 
 
 class AuditListParameters(PageParameters):
     actor: _Text | None = optional("Only entries by this user, key or process.")
-    kind: list[ActorKind] | None = optional("Only this kind of actor; repeatable.")
+    kind: list[choice_types.ActorKind] | None = optional("Only this kind of actor; repeatable.")
     action: list[_Text] | None = Field(
         default=None,
         max_length=20,
@@ -201,16 +194,16 @@ class AuditListParameters(PageParameters):
     text: _Text | None = optional("Only entries with this text in actor, action, target or details.")
     after: datetime | None = optional("Earliest time; UTC unless it has a zone.")
     before: datetime | None = optional("End, exclusive; UTC unless it has a zone.")
-    sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
+    sort: choice_types.TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 
 class FeedbackListParameters(PageParameters):
     video_id: _Text | None = optional("Only feedback on this video.")
     text: _Text | None = optional("Only feedback for queries with this text.")
-    verdict: Verdict | None = optional("Only feedback with this verdict.")
+    verdict: choice_types.Verdict | None = optional("Only feedback with this verdict.")
     caller: _Text | None = optional("Only feedback from this user or key.")
     own: bool = Field(default=False, description="Only your own feedback, for administrators too.")
-    sort: TimeSort = Field(default="-time", description="`-time`: newest first.")
+    sort: choice_types.TimeSort = Field(default="-time", description="`-time`: newest first.")
 
 
 # Stated in the OpenAPI document only: the service checks the values, with its own hints.
@@ -222,7 +215,7 @@ class CaptionsParameters(StrictParameters):
     scope: str = Field(
         default="task",
         description="'task': captions from the video's own domain; 'all': captions from all domains.",
-        json_schema_extra={"enum": [*get_args(SearchScope)]},
+        json_schema_extra={"enum": [*get_args(choice_types.SearchScope)]},
     )
 
 
@@ -236,7 +229,7 @@ class SimilarParameters(StrictParameters):
     scope: str = Field(
         default="task",
         description="'task': videos in the same domain; 'all': videos in all domains with the same encoder.",
-        json_schema_extra={"enum": [*get_args(SearchScope)]},
+        json_schema_extra={"enum": [*get_args(choice_types.SearchScope)]},
     )
     min_score: float | None = optional("Minimum cosine similarity of a result.")
 

@@ -8,17 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from api.dependencies import AuditListParameters, NoParameters, PageLinkDep
 from api.security.route_scopes import ScopedRoute, current_principal, requires
-from cinestrata_schemas.access import (
-    AuditPage,
-    CurrentAccess,
-    KeyDetails,
-    KeySecret,
-    KeySpec,
-    SessionDetails,
-    UserDetails,
-    UserPatch,
-    UserSpec,
-)
+from cinestrata_schemas import access
 from service.access import audit_log, credentials, users
 
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
@@ -26,31 +16,31 @@ router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
 @router.get("/access/current", operation_id="get_current_access")
 @requires("search")
-def get_current_access(request: Request) -> CurrentAccess:
+def get_current_access(request: Request) -> access.CurrentAccess:
     """Return the caller's name and scope."""
     principal = current_principal(request)
     if principal is None:
         raise AssertionError("the middleware identifies the sender of every request")
-    return CurrentAccess(kind=principal.kind, name=principal.name, scope=principal.scope)
+    return access.CurrentAccess(kind=principal.kind, name=principal.name, scope=principal.scope)
 
 
 @router.get("/keys", operation_id="list_keys")
 @requires("admin")
-def list_keys(_parameters: NoParameters) -> list[KeyDetails]:
+def list_keys(_parameters: NoParameters) -> list[access.KeyDetails]:
     """List API keys with scope, expiry and last use, newest first. The key in the environment is not listed."""
     return credentials.list_keys()
 
 
 @router.post("/keys", status_code=201, operation_id="create_key")
 @requires("admin")
-def create_key(spec: KeySpec) -> KeySecret:
+def create_key(spec: access.KeySpec) -> access.KeySecret:
     """Create an API key. Only this response contains the key; the catalog stores its hash."""
     return credentials.create_key(spec)
 
 
 @router.delete("/keys/{key_id}", operation_id="revoke_key")
 @requires("admin")
-def revoke_key(key_id: str) -> KeyDetails:
+def revoke_key(key_id: str) -> access.KeyDetails:
     """Revoke an API key and end the sessions started with it. Idempotent.
 
     Other API processes refuse the key within five seconds.
@@ -60,35 +50,35 @@ def revoke_key(key_id: str) -> KeyDetails:
 
 @router.get("/users", operation_id="list_users")
 @requires("admin")
-def list_users(_parameters: NoParameters) -> list[UserDetails]:
+def list_users(_parameters: NoParameters) -> list[access.UserDetails]:
     """List dashboard users by name."""
     return users.list_users()
 
 
 @router.post("/users", status_code=201, operation_id="create_user")
 @requires("admin")
-def create_user(spec: UserSpec) -> UserDetails:
+def create_user(spec: access.UserSpec) -> access.UserDetails:
     """Create a user who signs in with a password. OpenID users are created when they sign in."""
     return users.create_user(spec)
 
 
 @router.patch("/users/{user_id}", operation_id="edit_user")
 @requires("admin")
-def edit_user(user_id: str, patch: UserPatch) -> UserDetails:
+def edit_user(user_id: str, patch: access.UserPatch) -> access.UserDetails:
     """Change a user's role or password. A new password ends all of the user's sessions."""
     return users.edit_user(user_id, patch)
 
 
 @router.delete("/users/{user_id}", operation_id="remove_user")
 @requires("admin")
-def remove_user(user_id: str) -> UserDetails:
+def remove_user(user_id: str) -> access.UserDetails:
     """Remove a user and end their sessions."""
     return users.remove_user(user_id)
 
 
 @router.get("/sessions", operation_id="list_sessions")
 @requires("admin")
-def list_sessions(request: Request, _parameters: NoParameters) -> list[SessionDetails]:
+def list_sessions(request: Request, _parameters: NoParameters) -> list[access.SessionDetails]:
     """List active browser sessions, newest first."""
     principal = current_principal(request)
     return credentials.list_sessions(principal.session_id if principal else None)
@@ -103,7 +93,9 @@ def end_session(session_id: str) -> None:
 
 @router.get("/audit", operation_id="list_audit_entries")
 @requires("admin")
-def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]) -> AuditPage:
+def list_audit_entries(
+    links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]
+) -> access.AuditPage:
     """List the audit log in pages, newest first by default.
 
     An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys are

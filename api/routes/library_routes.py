@@ -21,14 +21,7 @@ from api.dependencies import (
 from api.openapi import UNCHANGED, file_response
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.library import (
-    LibraryStatus,
-    RecallMatrix,
-    ReleasePage,
-    ServeOutcome,
-    ServeSpec,
-    ShardPage,
-)
+from cinestrata_schemas import library
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, Readiness, SnapshotDetails
 from service import operations
 from service.access import audit_log
@@ -61,7 +54,9 @@ class RecallMatrixParameters(StrictParameters):
     limit: int = Field(default=DEFAULT_DOMAINS, ge=1, le=1000, description="Maximum number of columns.")
 
 
-@router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
+@router.get(
+    "/forgetting", operation_id="get_forgetting", response_model=library.RecallMatrix, responses=UNCHANGED
+)
 @requires("search")
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
     """Return the recall matrix A[i, t] and measures of forgetting. Rows are releases, columns are domains.
@@ -76,7 +71,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
     )
 
 
-@router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=UNCHANGED)
+@router.get("/library", operation_id="get_library", response_model=library.LibraryStatus, responses=UNCHANGED)
 @requires("search")
 def get_library(request: Request, service: QueryDep, _parameters: NoParameters) -> Response:
     """Summarize the library: counts, unfinished tasks, workers and faults.
@@ -86,7 +81,7 @@ def get_library(request: Request, service: QueryDep, _parameters: NoParameters) 
     return conditional_response(request, library_status(service.snapshots.degraded()))
 
 
-@router.get("/shards", operation_id="list_shards", response_model=ShardPage, responses=UNCHANGED)
+@router.get("/shards", operation_id="list_shards", response_model=library.ShardPage, responses=UNCHANGED)
 @requires("search")
 def list_shards(
     request: Request,
@@ -99,7 +94,9 @@ def list_shards(
     return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get("/releases", operation_id="list_releases", response_model=ReleasePage, responses=UNCHANGED)
+@router.get(
+    "/releases", operation_id="list_releases", response_model=library.ReleasePage, responses=UNCHANGED
+)
 @requires("search")
 def list_releases(
     request: Request, links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]
@@ -111,7 +108,7 @@ def list_releases(
 
 @router.post("/releases/{release_id}/serve", operation_id="serve_release")
 @requires("admin")
-def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcome:
+def serve_release(release_id: str, spec: library.ServeSpec | None = None) -> library.ServeOutcome:
     """Serve another release, and return the domains that become searchable or unsearchable.
 
     `release_id` is a release ID or its first 8 characters, the name of the domain that it learned last, or `newest`.

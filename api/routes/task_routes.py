@@ -28,15 +28,7 @@ from api.request_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, api_link
 from api.request_threads import StreamLimit, run_long
 from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.tasks import (
-    AppendSpec,
-    RelearnSpec,
-    RetrySpec,
-    TaskDetails,
-    TaskEvent,
-    TaskSpec,
-    UpgradeSpec,
-)
+from cinestrata_schemas import tasks
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
@@ -51,12 +43,12 @@ samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=Scoped
 
 
 @router.post(
-    "", status_code=202, response_model=TaskDetails, openapi_extra=TASK_BODY, operation_id="create_task"
+    "", status_code=202, response_model=tasks.TaskDetails, openapi_extra=TASK_BODY, operation_id="create_task"
 )
 @requires("ingest")
 async def create_task(
     request: Request, response: Response, caller: CallerDep, idempotency_key: IdempotencyKey = None
-) -> TaskDetails:
+) -> tasks.TaskDetails:
     """Create a task that learns a domain of videos. Training and indexing run in the background."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         outcome = await _create_from_archive(request, idempotency_key, caller)
@@ -64,7 +56,7 @@ async def create_task(
         body = await request.body()
         outcome = await run_long(
             lambda: commands.create_task(
-                parse_json(TaskSpec, body), idempotency_key=idempotency_key, caller=caller
+                parse_json(tasks.TaskSpec, body), idempotency_key=idempotency_key, caller=caller
             )
         )
     return _answer(request, response, outcome)
@@ -73,7 +65,7 @@ async def create_task(
 @router.post(
     "/{task_id}/videos",
     status_code=202,
-    response_model=TaskDetails,
+    response_model=tasks.TaskDetails,
     openapi_extra=APPEND_BODY,
     operation_id="append_videos",
 )
@@ -84,7 +76,7 @@ async def append_videos(
     response: Response,
     caller: CallerDep,
     idempotency_key: IdempotencyKey = None,
-) -> TaskDetails:
+) -> tasks.TaskDetails:
     """Append videos to a learned domain. The response is a separate task; its `into` is the ID of the domain.
 
     Workers embed the videos with the release pinned by the domain's shard, and add them to the shard as a new segment.
@@ -106,13 +98,13 @@ async def append_videos(
         body = await request.body()
         outcome = await run_long(
             lambda: commands.append_videos(
-                task_id, parse_json(AppendSpec, body), idempotency_key=idempotency_key, caller=caller
+                task_id, parse_json(tasks.AppendSpec, body), idempotency_key=idempotency_key, caller=caller
             )
         )
     return _answer(request, response, outcome)
 
 
-@router.get("", operation_id="list_tasks", response_model=list[TaskDetails], responses=UNCHANGED)
+@router.get("", operation_id="list_tasks", response_model=list[tasks.TaskDetails], responses=UNCHANGED)
 @requires("search")
 def list_tasks(
     request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
@@ -125,7 +117,7 @@ def list_tasks(
     return conditional_response(request, page.tasks, headers=links.headers(page))
 
 
-@router.get("/{task_id}", operation_id="get_task", response_model=TaskDetails, responses=UNCHANGED)
+@router.get("/{task_id}", operation_id="get_task", response_model=tasks.TaskDetails, responses=UNCHANGED)
 @requires("search")
 def get_task(task_id: str, request: Request) -> Response:
     """Return a task with its state, progress, estimated remaining time and first rejected videos."""
@@ -134,14 +126,14 @@ def get_task(task_id: str, request: Request) -> Response:
 
 @router.post("/{task_id}/cancel", status_code=202, operation_id="cancel_task")
 @requires("ingest")
-def cancel_task(task_id: str) -> TaskDetails:
+def cancel_task(task_id: str) -> tasks.TaskDetails:
     """Cancel a task: immediately if it is queued, otherwise at the worker's next step."""
     return commands.cancel_task(task_id)
 
 
 @router.post("/{task_id}/retry", status_code=202, operation_id="retry_task")
 @requires("ingest")
-def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
+def retry_task(task_id: str, spec: tasks.RetrySpec | None = None) -> tasks.TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks.
 
     If the method or settings don't fit the library, the task has a `remedy` with a `body`: send that.
@@ -156,9 +148,9 @@ def relearn_task(
     request: Request,
     response: Response,
     caller: CallerDep,
-    spec: RelearnSpec | None = None,
+    spec: tasks.RelearnSpec | None = None,
     idempotency_key: IdempotencyKey = None,
-) -> TaskDetails:
+) -> tasks.TaskDetails:
     """Learn a domain's appended videos as a new domain.
 
     The response is the new domain's task; its `relearns` is the ID of the original domain. Its videos have temporary
@@ -167,14 +159,14 @@ def relearn_task(
     it.
     """
     outcome = task_storage.relearn_appended_videos(
-        task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
+        task_id, spec or tasks.RelearnSpec(), idempotency_key=idempotency_key, caller=caller
     )
     return _answer(request, response, outcome)
 
 
 @router.post("/{task_id}/upgrade", status_code=202, operation_id="upgrade_task")
 @requires("ingest")
-def upgrade_task(task_id: str, spec: UpgradeSpec | None = None) -> TaskDetails:
+def upgrade_task(task_id: str, spec: tasks.UpgradeSpec | None = None) -> tasks.TaskDetails:
     """Learn a domain again with another backbone or method, from the files that its videos were added from.
 
     The response is a separate task; its `into` is the ID of the domain, and its `upgrades` is true. Until it is ready,
@@ -182,12 +174,12 @@ def upgrade_task(task_id: str, spec: UpgradeSpec | None = None) -> TaskDetails:
     learned, too. If files are gone, the task fails and names some of them. `progress.upgrade` of the ready task has the
     recall before and after.
     """
-    return upgrades.upgrade_domain(task_id, spec or UpgradeSpec())
+    return upgrades.upgrade_domain(task_id, spec or tasks.UpgradeSpec())
 
 
 @router.post("/{task_id}/upgrade/undo", operation_id="undo_upgrade")
 @requires("ingest")
-def undo_upgrade(task_id: str) -> TaskDetails:
+def undo_upgrade(task_id: str) -> tasks.TaskDetails:
     """Undo a domain's upgrade, until it is accepted or 14 days old. Videos deleted since then stay deleted.
 
     Once videos were appended, it can't be undone; upgrade the domain to its previous backbone instead.
@@ -197,7 +189,7 @@ def undo_upgrade(task_id: str) -> TaskDetails:
 
 @router.post("/{task_id}/upgrade/accept", operation_id="accept_upgrade")
 @requires("ingest")
-def accept_upgrade(task_id: str) -> TaskDetails:
+def accept_upgrade(task_id: str) -> tasks.TaskDetails:
     """Keep a domain's upgrade for good, so that the space of its previous vectors becomes free."""
     return upgrades.accept_upgrade(task_id)
 
@@ -224,7 +216,7 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 @requires("ingest")
 def create_samples(
     request: Request, response: Response, caller: CallerDep, _parameters: NoParameters
-) -> TaskDetails:
+) -> tasks.TaskDetails:
     """Add the sample domain `street`, whose videos the service draws, for a first search.
 
     The request takes a few seconds. The videos belong to the service and are deleted with the domain.
@@ -232,7 +224,7 @@ def create_samples(
     return _answer(request, response, create_sample_task(caller=caller))
 
 
-def _answer(request: Request, response: Response, outcome: CreateOutcome) -> TaskDetails:
+def _answer(request: Request, response: Response, outcome: CreateOutcome) -> tasks.TaskDetails:
     response.headers["Location"] = api_link(request, f"/tasks/{outcome.task.id}")
     if outcome.replayed:
         response.headers["Idempotency-Replayed"] = "true"
@@ -359,7 +351,7 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
             await asyncio.sleep(POLL_SECONDS)
 
 
-def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:
+def _events_after(task_id: str, last_id: int) -> tuple[bool, list[tasks.TaskEvent]]:
     """Return whether the task has ended, and its events after an ID. Raises NotFound."""
     # The state is read first, so that the events of an ended task include its final event.
     has_ended = commands.get_task(task_id).state in FINAL_STATES

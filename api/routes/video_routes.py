@@ -24,17 +24,9 @@ from api.dependencies import (
 )
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
+from cinestrata_schemas import videos
 from cinestrata_schemas.search import ResultExplanation, SearchQuery, SimilarVideosResponse
 from cinestrata_schemas.uris import is_source_uri
-from cinestrata_schemas.videos import (
-    DeletionResult,
-    FeedbackDetails,
-    FeedbackPage,
-    FeedbackSpec,
-    VideoDetails,
-    VideoPage,
-    VideoPatch,
-)
 from media.sources.media_source import file_name
 from media.video_limits import media_type as find_media_type
 from service.access.credentials import OPEN_PRINCIPAL, Principal
@@ -48,7 +40,7 @@ router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
 _CACHE_ONE_DAY = "private, max-age=86400"
 
 
-@router.get("", operation_id="list_videos", response_model=VideoPage, responses=UNCHANGED)
+@router.get("", operation_id="list_videos", response_model=videos.VideoPage, responses=UNCHANGED)
 @requires("search")
 def list_videos(
     request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
@@ -58,7 +50,7 @@ def list_videos(
     return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get("/{video_id}", operation_id="get_video", response_model=VideoDetails, responses=UNCHANGED)
+@router.get("/{video_id}", operation_id="get_video", response_model=videos.VideoDetails, responses=UNCHANGED)
 @requires("search")
 def get_video(video_id: str, request: Request) -> Response:
     """Return a video with its captions, metadata and transcript.
@@ -74,12 +66,12 @@ def get_video(video_id: str, request: Request) -> Response:
 def edit_video(
     video_id: str,
     response: Response,
-    patch: VideoPatch,
+    patch: videos.VideoPatch,
     if_match: Annotated[
         str | None,
         Header(alias="If-Match", description="`ETag` of the video as you read it; another gives 412."),
     ] = None,
-) -> VideoDetails:
+) -> videos.VideoDetails:
     """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396). Idempotent.
 
     The next search in every process finds the new words. Results and filters change at once, and the domain's routing
@@ -161,7 +153,7 @@ async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Re
 
 @router.delete("/{video_id}", operation_id="delete_video")
 @requires("ingest")
-def delete_video(video_id: str) -> DeletionResult:
+def delete_video(video_id: str) -> videos.DeletionResult:
     """Delete a video. Searches, training and evaluation no longer use it; repeating the request gives 404.
 
     Captions, metadata, thumbnail, sampled frames and the uploaded file are deleted immediately; a file below the media
@@ -188,7 +180,7 @@ _limiter = FixedWindowRateLimiter(MemoryStorage())
 
 @feedback_router.post("", operation_id="give_feedback")
 @requires("search")
-def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
+def give_feedback(request: Request, spec: videos.FeedbackSpec) -> videos.FeedbackDetails:
     """Mark a video right or wrong for a query. Idempotent: each caller has one verdict per video and query.
 
     The next search in every process counts it: a confirmed query becomes a text of the video, weaker than a caption,
@@ -203,7 +195,7 @@ def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
 @requires("search")
 def list_feedback(
     request: Request, links: PageLinkDep, parameters: Annotated[FeedbackListParameters, Query()]
-) -> FeedbackPage:
+) -> videos.FeedbackPage:
     """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
     is_own = parameters.own or _principal(request).scope != "admin"
     return links.add(video_changes.list_feedback(**dict(parameters) | {"own": is_own}))

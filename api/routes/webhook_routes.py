@@ -8,14 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from api.dependencies import NoParameters, PageLinkDep, PageParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.webhooks import (
-    DeliveryDetails,
-    DeliveryPage,
-    WebhookDetails,
-    WebhookPatch,
-    WebhookSecret,
-    WebhookSpec,
-)
+from cinestrata_schemas import webhooks
 from service.webhooks import endpoints
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRoute)
@@ -25,7 +18,7 @@ _DeliveryId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 @router.post("", status_code=201, operation_id="create_webhook")
 @requires("admin")
-def create_webhook(spec: WebhookSpec) -> WebhookSecret:
+def create_webhook(spec: webhooks.WebhookSpec) -> webhooks.WebhookSecret:
     """Register an endpoint that receives events as signed messages (Standard Webhooks).
 
     Only this response contains the secret that verifies the signatures. A message is a `POST` with a JSON body of
@@ -38,14 +31,14 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
 
 @router.get("", operation_id="list_webhooks")
 @requires("admin")
-def list_webhooks(_parameters: NoParameters) -> list[WebhookDetails]:
+def list_webhooks(_parameters: NoParameters) -> list[webhooks.WebhookDetails]:
     """List the registered endpoints, oldest first."""
     return endpoints.list_webhooks()
 
 
 @router.patch("/{webhook_id}", operation_id="edit_webhook")
 @requires("admin")
-def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
+def edit_webhook(webhook_id: str, patch: webhooks.WebhookPatch) -> webhooks.WebhookDetails:
     """Change a webhook's events, or enable or disable it."""
     return endpoints.edit_webhook(webhook_id, patch)
 
@@ -59,7 +52,7 @@ def remove_webhook(webhook_id: str) -> None:
 
 @router.post("/{webhook_id}/test", operation_id="test_webhook")
 @requires("admin")
-def test_webhook(webhook_id: str) -> DeliveryDetails:
+def test_webhook(webhook_id: str) -> webhooks.DeliveryDetails:
     """Send one `webhook.test` message now, and return the result."""
     return endpoints.send_test(webhook_id)
 
@@ -68,7 +61,7 @@ def test_webhook(webhook_id: str) -> DeliveryDetails:
 @requires("admin")
 def list_deliveries(
     webhook_id: str, links: PageLinkDep, parameters: Annotated[PageParameters, Query()]
-) -> DeliveryPage:
+) -> webhooks.DeliveryPage:
     """List a webhook's messages in pages, newest first, with attempts and last responses.
 
     Messages are kept for 7 days.
@@ -78,6 +71,6 @@ def list_deliveries(
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202, operation_id="resend_delivery")
 @requires("admin")
-def resend_delivery(webhook_id: str, delivery_id: _DeliveryId) -> DeliveryDetails:
+def resend_delivery(webhook_id: str, delivery_id: _DeliveryId) -> webhooks.DeliveryDetails:
     """Resend a message that was delivered or given up. It keeps its `webhook-id`."""
     return endpoints.resend(webhook_id, delivery_id)
