@@ -146,13 +146,9 @@ def _is_satisfiable_range(header: str, size: int) -> bool:
 async def remote_response(
     request: Request, caller: str, video_id: str, uri: str, media_type: str, headers: dict[str, str]
 ) -> Response:
-    """Return a remote video, or the requested range.
+    """Return a remote video, or the requested range; raise RangeNotSatisfiable, SourceUnavailable, NotFound.
 
-    Raises:
-        TooManyRequests: The caller has too many open videos: a paused player holds a connection to the source.
-        NotFound: The source no longer has the file, or is no longer allowed.
-        RangeNotSatisfiable: The file has no byte in the range.
-        SourceUnavailable: The source is currently unreachable.
+    Raises TooManyRequests if the caller has too many open videos: a paused player holds a connection to the source.
     """
     VIDEOS.require(caller)
     stack = ExitStack()

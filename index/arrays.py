@@ -59,11 +59,7 @@ MAX_MOMENTS_PER_VIDEO = 1 << _MOMENT_BITS
 
 
 def moment_ids(video: int, count: int) -> Ids:
-    """Compute the IDs of a video's first ``count`` moments, in order of time; raises ValueError.
-
-    Returns:
-        ``int64 [count]``, ascending.
-    """
+    """Compute the IDs of a video's first ``count`` moments, in order of time; raise ValueError."""
     if not 0 <= video < 1 << (62 - _MOMENT_BITS) or not 0 <= count <= MAX_MOMENTS_PER_VIDEO:
         raise ValueError(f"there are no IDs for {count} moments of video {video}")
     return np.int64(FIRST_MOMENT_ID + (video << _MOMENT_BITS)) + np.arange(count, dtype=np.int64)

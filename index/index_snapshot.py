@@ -150,12 +150,7 @@ class IndexSnapshot:
         return folder
 
     def shard(self, task: str, *, fingerprint: str) -> SearchableShard:
-        """Look up a task's shard for queries from one encoder.
-
-        Raises:
-            FingerprintMismatch: Another encoder made the shard.
-            ShardMissing: The task has no shard, or one that cannot be searched.
-        """
+        """Look up a task's shard for queries from one encoder; raise FingerprintMismatch, ShardMissing."""
         if task not in self._shards:
             raise ShardMissing(self.degraded.get(task, f"task {task} has no shard"))
         shard = self._shards[task]

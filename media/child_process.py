@@ -126,14 +126,7 @@ class ChildProcess:
         return line
 
     def end(self, grace: float = 0.0) -> int | None:
-        """End the process.
-
-        Args:
-            grace: Seconds to wait for a process that is exiting by itself, to get its own status.
-
-        Returns:
-            The exit status; None if there was no process.
-        """
+        """End the process, which has ``grace`` seconds to exit by itself; return its status (None: there was none)."""
         process, self._process, self._received = self._process, None, b""
         if process is None:
             return None

@@ -116,11 +116,7 @@ def append_checksum(path: Path) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Check whether a file ends with the checksum of its content.
-
-    Raises:
-        OSError: The file cannot be read, or is a pipe or device, which may block or have no end.
-    """
+    """Check whether a file ends with the checksum of its content; raise OSError, also for pipes and devices."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     data = path.read_bytes()

@@ -55,12 +55,7 @@ class VideoLimits:
     memory_bytes: int = 2 * 1024**3
 
     def check_file(self, path: Path, name: str) -> int:
-        """Check a file before reading it, and return its size in bytes.
-
-        Raises:
-            MediaError: It is not a regular file, is empty, or is too large.
-            OSError: It does not exist, or cannot be accessed.
-        """
+        """Check that a file is regular, neither empty nor too large; return its size; raise MediaError, OSError."""
         if path.exists() and not path.is_file():
             raise MediaError(f"{name} is not a file but a folder, pipe or device; give a video file")
         size = path.stat().st_size

@@ -99,15 +99,11 @@ class Authenticator:
         return not cached[2]
 
     async def identify(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """Return the sender of a request; None without valid credentials.
+        """Return the sender of a request; None without valid credentials; raise TooManyRequests, Unavailable.
 
         Args:
             scope: Scope that the request needs. While the catalog is unreachable, credentials that were valid
                 :data:`REMEMBERED_SECONDS` ago suffice for ``search``.
-
-        Raises:
-            TooManyRequests: the address has sent too many wrong keys.
-            Unavailable: the catalog does not respond.
         """
         if await self.is_open():
             return OPEN_PRINCIPAL

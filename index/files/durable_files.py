@@ -63,15 +63,9 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 
 def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
-    """Compare a folder with the files that it should contain.
+    """Describe the first difference between a folder and the files (name → SHA-256) that it should contain, or None.
 
-    Args:
-        files: Name → SHA-256 of each expected file.
-        size: Total size of these files in bytes; None if unknown.
-        verify: Read every byte and compare checksums; otherwise compare only sizes.
-
-    Returns:
-        A clause that describes the first difference; None if there is none.
+    Compares their total size, if known, or with ``verify`` the checksum of every file.
     """
     try:
         missing = [name for name in files if not (folder / name).is_file()]

@@ -68,11 +68,7 @@ TOMBSTONES = "deleted.npy"
 
 
 def read_tombstones(folder: Path, entry: TombstoneEntry) -> Ids:
-    """Load a task's deleted IDs, ``int64 [count]``, ascending.
-
-    Raises:
-        ShardCorrupt: The file is missing or was altered. Without it, searches would return deleted vectors again.
-    """
+    """Load a task's deleted IDs (ascending); raise ShardCorrupt: without them, deleted vectors would be found again."""
     name = f"deletions {entry.id[:12]} of task {entry.task}"
     problem = find_damage(folder, entry.files, entry.bytes, verify=True)
     if problem:

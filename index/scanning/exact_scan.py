@@ -110,8 +110,7 @@ class CandidatePool:
     def settle(self) -> tuple[Rows, Rows]:
         """Raise the bounds to the k best scores so far, and drop the rows below.
 
-        Returns:
-            Query and row of each remaining candidate, ordered by query.
+        Returns query and row of each remaining candidate, ordered by query.
         """
         owners, rows = np.concatenate(self._owners), np.concatenate(self._rows)
         scores = np.concatenate(self._scores)

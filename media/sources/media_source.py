@@ -131,11 +131,7 @@ class SourcePrefix:
 
     @classmethod
     def parse(cls, text: str) -> SourcePrefix:
-        """Parse a prefix such as ``s3://bucket/videos/`` or ``private+https://media.internal:8443/``.
-
-        Raises:
-            ValueError: The prefix is malformed, or names a private address without ``private+``.
-        """
+        """Parse a prefix such as ``s3://bucket/videos/``; a private address needs ``private+``; raise ValueError."""
         is_private = text.lower().startswith(_PRIVATE)
         uri = text[len(_PRIVATE) :] if is_private else text
         if uri.lower() == _ANY_HOST and not is_private:

@@ -61,14 +61,9 @@ class ObjectStore:
     def list_files(
         self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[ListedFile]:
-        """List all objects below a folder, sorted by name.
+        """List all objects below a folder, sorted by name; raise MediaError, SourceOutage.
 
-        Args:
-            report_progress: Called after each page of up to 1000 objects.
-
-        Raises:
-            MediaError: The server's credentials do not allow listing.
-            SourceOutage: The bucket does not exist, or the store cannot be reached.
+        Calls ``report_progress`` after each page of up to 1000 objects.
         """
         store = _filesystem(folder)
         base = folder.key.rstrip("/") + "/" if folder.key else ""

@@ -133,11 +133,9 @@ class FailedAttempts:
         self._lock = threading.Lock()
 
     def add(self, action: str, address: str, name: str = "", *, refused: bool = False) -> None:
-        """Count an attempt, which the rate limit may have refused before credentials were checked.
+        """Count a ``session.fail`` of the user ``name``, or a ``key.fail`` of the key with that ID.
 
-        Args:
-            action: ``session.fail`` or ``key.fail``.
-            name: Name of the user, or ID of the key.
+        The rate limit may have refused the attempt before credentials were checked.
         """
         with self._lock:
             attempts = self._count(action, address)

@@ -88,15 +88,7 @@ class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
         self._metadata_due = 0.0
 
     async def begin(self, redirect_uri: str, next: str) -> tuple[str, str]:
-        """Begin a sign-in; raise SignInRefused if the provider is unreachable or unusable.
-
-        Args:
-            redirect_uri: URL that the provider returns the browser to.
-            next: Page to show afterwards.
-
-        Returns:
-            The provider's URL, and the value for the cookie.
-        """
+        """Begin a sign-in to the page ``next``: return the provider's URL and the cookie; raise SignInRefused."""
         metadata = await self.load_server_metadata()
         flow = {
             "state": generate_token(32),
@@ -116,11 +108,7 @@ class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
         return str(address), jwe.encrypt_compact(_ENCRYPTION, json.dumps(flow), self._flow_key)
 
     async def complete(self, parameters: Mapping[str, str], cookie: str) -> Identity:
-        """Complete a sign-in.
-
-        Args:
-            parameters: Query of the return to the service.
-            cookie: Cookie value from :meth:`begin`.
+        """Complete a sign-in with the query of the return to the service and the cookie from :meth:`begin`.
 
         Raises:
             SignInRefused: The sign-in belongs to another browser or is too old, the provider refused it, or its ID

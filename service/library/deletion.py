@@ -264,12 +264,9 @@ def compact(task_id: str) -> StorageUsage:
 
 
 def sweep_index() -> bool:
-    """Delete files that the index has not referred to for an hour.
+    """Delete files that the index has not referred to for an hour; False while another writer holds its lock.
 
     Nothing is deleted during training, because its worker reads the snapshot that it started with.
-
-    Returns:
-        False if another writer holds the index lock, such as a compaction, which takes minutes: try again later.
     """
     with session_scope() as session:
         if session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))):

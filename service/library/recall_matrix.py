@@ -68,9 +68,7 @@ def read_recall_matrix(
 ) -> RecallMatrix:
     """Read a window of the recall matrix, and the measures of the whole matrix.
 
-    Args:
-        first_release: First row, counted from 1; None: the window ends with the newest release.
-        first_domain: First column, counted from 1.
+    The first row and column are counted from 1; without ``first_release``, the window ends with the newest release.
     """
     cells = read_recall_cells()
     served = until_served(cells)

@@ -108,10 +108,7 @@ def check_video_uri(uri: str) -> None:
 def local_video(uri: str) -> Iterator[Path]:
     """Provide a local file with a video's content, which exists during the ``with`` block.
 
-    Raises:
-        MediaError: The video cannot be used; probing rejects it.
-        SourceUnavailable: The video's source is unreachable at the moment; the video must not be rejected.
-        DataFolderNotWritable: The source cache cannot be written.
+    Raises MediaError if probing must reject the video; SourceUnavailable and DataFolderNotWritable if it must not.
     """
     if not is_source_uri(uri):
         yield resolve_video_path(uri)

@@ -63,14 +63,11 @@ log = structlog.get_logger(__name__)
 
 
 def register_sync(spec: SyncSpec) -> SyncDetails:
-    """Store a sync, which runs at once and then at its interval. It replaces the domain's existing sync.
+    """Store a sync, which runs at once and then at its interval; raise InvalidInput, Unavailable.
 
-    A domain follows one source: files from a second one would look like vanished files of the first. A run of the
-    replaced sync ends at its next step, so that it deletes nothing that the new one keeps.
-
-    Raises:
-        InvalidInput: The source is not allowed, or does not exist.
-        Unavailable: Nothing was stored; the request can be retried.
+    It replaces the domain's existing sync: a domain follows one source, and files from a second one would look like
+    vanished files of the first. A run of the replaced sync ends at its next step, so that it deletes nothing that the
+    new one keeps.
     """
     check_source(spec.source)
     with session_scope(write=True) as session:

@@ -57,14 +57,8 @@ def list_source(
 ) -> SourceFiles:
     """List the files of a folder or manifest below the media root or in an allowed source.
 
-    Args:
-        report_progress: Called for each folder, page of a listing, part of a manifest, and file.
-
-    Raises:
-        InvalidInput: The source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
-            IDs.
-        SourceUnavailable: A remote source is unreachable at the moment.
-        OSError: A folder or the manifest cannot be read.
+    Calls ``report_progress`` for each folder, page of a listing, part of a manifest, and file. Raises OSError,
+    SourceUnavailable, or InvalidInput for a source that is not allowed, has no usable videos or gives them IDs.
     """
     if is_source_uri(source):
         remote = list_remote_videos(
@@ -170,11 +164,9 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
 def _list_files(
     listing: VideoListing, find_file: Callable[[VideoSpec], SourceFile | str], **source: Any
 ) -> SourceFiles:
-    """List the files of videos that can be used; raise InvalidInput if a video has an ID, or all are left out.
+    """List the files of videos for which ``find_file`` returns one, not a reason why it cannot be used.
 
-    Args:
-        find_file: Finds a video's file, or explains why it cannot be used.
-        source: Other fields of the result.
+    Raises InvalidInput if a video has an ID, or all are left out. ``source`` are the other fields of the result.
     """
     if named := next((video.id for video in listing.videos if video.id is not None), None):
         message = f"The manifest gives the ID {named!r}, but a sync gives IDs itself."

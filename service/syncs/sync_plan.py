@@ -287,11 +287,7 @@ class FollowedLibrary:
         return matches
 
     def record(self, task_id: str, source: SourceFiles, plan: SyncPlan, *, is_sent: bool = False) -> None:
-        """Record the files of a plan, and rename videos.
-
-        Args:
-            is_sent: Whether the new videos and versions have been sent.
-        """
+        """Record the files of a plan, whose new videos and versions may have been sent, and rename videos."""
         if is_sent:
             for rows in batches(list(plan.late_rows.values()), _BATCH):
                 self.record_files(SyncedFilesPatch(task_id=task_id, source=source.source, files=list(rows)))

@@ -82,18 +82,12 @@ Members = Mapping[PurePosixPath, ArchiveMember]  # in archive order: a gzip stre
 
 
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:
-    """Unpack an archive's videos into ``uploads_dir / upload``. An error leaves nothing on disk.
+    """Unpack an archive's videos into ``uploads_dir / upload``; raise InvalidInput, TooLarge, Unavailable.
 
     A manifest lists all videos. Without one, all videos in the archive are unpacked, and those that no caption table
     names get captions from sidecar files. A listed video without a transcript gets one from its subtitles.
 
-    Returns:
-        The videos, with URIs ``upload://<upload>/<path>``; remote videos keep theirs.
-
-    Raises:
-        InvalidInput: The file is not an archive, a path is unsafe, the manifest is invalid, or a video is missing.
-        TooLarge: There are too many files or too many bytes.
-        Unavailable: The disk is full.
+    Their URIs are ``upload://<upload>/<path>``; remote videos keep theirs. An error leaves nothing on disk.
     """
     try:
         with _open_archive(archive, filename) as entries:
@@ -137,12 +131,7 @@ def _safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
 
 
 def _list_members(entries: Iterable[ArchiveMember | None]) -> Members:
-    """List an archive's files by path.
-
-    Raises:
-        InvalidInput: A member is not a plain file, or its path is unsafe or a duplicate.
-        TooLarge: The archive states too many files or bytes.
-    """
+    """List an archive's plain files by path; raise InvalidInput for other members and unsafe paths, TooLarge."""
     members: dict[PurePosixPath, ArchiveMember] = {}
     total = 0
     for number, member in enumerate(entries, 1):
@@ -161,10 +150,9 @@ def _list_members(entries: Iterable[ArchiveMember | None]) -> Members:
 
 @contextmanager
 def _open_archive(file: BinaryIO, filename: str) -> Iterator[Iterator[ArchiveMember | None]]:
-    """Open a zip, tar or tar.gz archive, recognized by its content, and iterate over its entries; None for a folder.
+    """Open a zip, tar or tar.gz archive, recognized by its content; raise InvalidInput.
 
-    Raises:
-        InvalidInput: The file is none of these.
+    Iterates over its entries; None for a folder.
     """
     # Check for tar first: a zip near the end of a tar would be mistaken for the whole archive.
     file.seek(257)

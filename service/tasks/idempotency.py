@@ -81,8 +81,7 @@ class TaskRequest:
     def reserve(self, body_hash: str) -> dict[str, Any] | Lease:
         """Reserve the key; errors as for :meth:`create_once`.
 
-        Returns:
-            The stored response if the same request ran before; otherwise the lease under which it must run now.
+        Returns the stored response of the same request, or else the lease under which this one must run now.
         """
         key = self.key or ""
         if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):

@@ -43,11 +43,8 @@ Spec = TypeVar("Spec", TaskSpec, AppendSpec)
 def validate_spec(spec: Spec) -> Spec:
     """Validate a task or an append against the limits and the files that it names.
 
-    Returns:
-        The specification with its method, settings and backbone, and with normalized URIs and captions.
-
-    Raises:
-        InvalidInput: Fields are invalid; the error lists up to 20 of them.
+    Returns it with its method, settings and backbone, and with normalized URIs and captions. Raises InvalidInput, which
+    lists up to 20 fields.
     """
     fields: dict[str, Any] = {}
     errors = _videos_errors(spec.videos)
@@ -70,11 +67,7 @@ def validate_spec(spec: Spec) -> Spec:
 def validate_edit(
     captions: Sequence[str], metadata: dict[str, Any], transcript: Sequence[Cue] = ()
 ) -> tuple[list[str], list[SourcedText]]:
-    """Validate a video's new content; errors as for :func:`validate_spec`.
-
-    Returns:
-        The captions and transcript as they are stored.
-    """
+    """Validate a video's new content, and return its captions and transcript as they are stored; raise InvalidInput."""
     raise_first(
         chain(
             _captions_errors("captions", captions),

@@ -142,14 +142,11 @@ def _assign_splits(claim: Claim) -> str | None:
 
 
 def isolate_failures(claim: Claim) -> None:
-    """Split a task's failed chunks, and reject single videos that failed again.
+    """Split a task's failed chunks, and reject single videos that failed again; raise LeaseLost, TaskCancelled.
 
     A chunk may fail because of one video, or because a worker is broken and dies at once or fails on every video. The
     task's owner therefore splits a failed chunk into single-video chunks, which it processes itself. A video whose own
     chunk fails twice is rejected.
-
-    Raises:
-        LeaseLost, TaskCancelled: See ``Claim.transaction``.
     """
     with session_scope() as session:
         failed = _failed(claim.task.id) & is_unleased(now(session))

@@ -80,13 +80,7 @@ def new_id(prefix: str) -> str:
 
 
 def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) -> CreateOutcome:
-    """Store a validated task, its videos and its request's outcome in one transaction.
-
-    Raises:
-        NotFound: The domain of the append does not exist.
-        Conflict: The name or an ID belongs to another task, or the domain accepts no videos.
-        Unavailable, InDoubt: See ``service.catalog.database.session_scope``.
-    """
+    """Store a validated task, its videos and its request's outcome in one transaction; raise NotFound."""
     try:
         with session_scope(write=True) as session:
             # Take the position first: its lock makes concurrent requests wait, so the following checks stay valid.

@@ -42,13 +42,10 @@ _ABANDONED_AFTER = timedelta(days=1)
 
 @contextmanager
 def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
-    """Turn a specification's uploads ``upload://<upload id>`` into the files of a new task.
+    """Turn a specification's uploads ``upload://<upload id>`` into the files of a new task; raise InvalidInput.
 
     The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete, and
     the corrected request can use them again.
-
-    Raises:
-        InvalidInput: An upload does not exist or is incomplete; the error names up to 20 videos.
     """
     uploads = _complete_uploads(spec.videos)
     if not uploads:

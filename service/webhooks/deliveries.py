@@ -73,11 +73,7 @@ class _Attempt(NamedTuple):
 
 
 def send_next(webhook_id: str, lease: Lease) -> Answer | None:
-    """Send an endpoint's oldest due message, and store the result.
-
-    Returns:
-        The answer; None if no message is due, the endpoint was removed or disabled, or the lease is lost.
-    """
+    """Send an endpoint's oldest due message and store the answer; None if none is due, or the endpoint is lost."""
     with session_scope(write=True) as session:
         at = now(session)
         is_enabled = session.scalar(select(Webhook.enabled).where(Webhook.id == webhook_id))

@@ -164,10 +164,9 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
 
 
 def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None:
-    """Store a message for each endpoint that receives an event, in the transaction of the change that it reports.
+    """Store a message about an event for each endpoint that receives it, in the transaction of the change.
 
-    Args:
-        data: What happened, as JSON values without secrets.
+    ``data`` are JSON values without secrets.
     """
     webhooks = session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all()
     for webhook in webhooks:

@@ -290,14 +290,9 @@ class Client(Operations, Transfers, BlockingClient):
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
-        """Open the response to any request of the API; ``options`` are those of ``httpx.Client.stream``.
+        """Open the response to any request below ``/v1``; ``options`` are those of ``httpx.Client.stream``.
 
-        Args:
-            path: Path below ``/v1``.
-
-        Raises:
-            ServiceError: The response is an error.
-            UnreachableError: There is no response, or it broke off.
+        Raises ServiceError, or UnreachableError if there is no response or it broke off.
         """
         try:
             with self._http.stream(method, f"/v1{path}", **options) as response:

@@ -49,12 +49,7 @@ def plan_chunks(
     *,
     run: str | None = None,
 ) -> None:
-    """Split videos into chunks, numbered after the stage's existing ones.
-
-    Args:
-        vector_ids: Vector IDs of the videos, ascending.
-        run: What the chunks' results depend on; see :attr:`ChunkClaim.run`.
-    """
+    """Split videos (ascending vector IDs) into chunks of a :attr:`ChunkClaim.run`, numbered after existing ones."""
     of_stage = (Chunk.task_id == task_id, Chunk.stage == stage)
     last = session.scalar(select(func.max(Chunk.number)).where(*of_stage))
     first_number = 0 if last is None else last + 1
@@ -82,13 +77,10 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
 
 
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
-    """Claim the first free chunk of a task.
+    """Claim the first free chunk of a task; None without one, or if the task has no owner or is ending.
 
     Other workers give up on a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims any
     chunk: its own errors and crashes count as attempts of the task.
-
-    Returns:
-        The claim; None if no chunk is free, or the task has no owner, is finished or is being cancelled.
     """
     with session_scope(write=True) as session:
         at = now(session)
@@ -154,12 +146,7 @@ class ChunkClaim:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open a transaction that locks the task's and the chunk's rows.
-
-        Raises:
-            LeaseLost: Another worker owns the chunk, or the task has ended.
-            TaskCancelled: Cancellation of the task was requested.
-        """
+        """Open a transaction that locks the task's and the chunk's rows; raise LeaseLost, TaskCancelled."""
         with session_scope(write=True) as session:
             task = lock_task_if(session, self.task_id, Task.state.in_(ACTIVE_STATES))
             if task is None or self._lock(session) is None:
@@ -173,11 +160,7 @@ class ChunkClaim:
         session.get_one(Chunk, self.id).finished += videos
 
     def complete(self, session: Session, *, checksum: str | None = None) -> None:
-        """Mark the chunk as done, in the transaction that stores its results. Counts as progress of the task.
-
-        Args:
-            checksum: SHA-256 of the chunk's part file.
-        """
+        """Mark the chunk as done, in the transaction that stores its part file. Counts as progress of the task."""
         chunk, task = session.get_one(Chunk, self.id), session.get_one(Task, self.task_id)
         chunk.finished, chunk.done_at, chunk.checksum = chunk.videos, now(session), checksum
         chunk.lease_owner = chunk.lease_expires_at = None

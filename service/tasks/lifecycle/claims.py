@@ -96,17 +96,13 @@ class Claim:
     def progress(
         self, stage: str, fraction: float = 0.0, *, epoch: int | None = None, **figures: Any
     ) -> None:
-        """Report how far a stage is.
+        """Report how far a stage is (0..1); raise LeaseLost, TaskCancelled, WorkerStopping if the job must stop.
 
         Cheap enough for every step: the catalog is written at most every ``EVENT_SECONDS``.
 
         Args:
-            fraction: Progress of the stage, 0..1.
             epoch: Current epoch, from 1.
             figures: Other fields of :class:`TaskProgress`, such as ``done`` and ``total``.
-
-        Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: The job must stop.
         """
         self.tick()
         self._trace.enter_stage(stage)
@@ -153,12 +149,7 @@ class Claim:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open a transaction that locks the task's row.
-
-        Raises:
-            LeaseLost: Another worker owns the task, or the task has ended.
-            Unavailable: The database cannot be reached.
-        """
+        """Open a transaction that locks the task's row; raise LeaseLost, Unavailable."""
         with self._locked() as (session, _):
             yield session
 
@@ -209,11 +200,8 @@ class Claim:
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 
         If the process dies between the two, the shard is in the manifest but not in the catalog. The next claim finds
-        it there and completes the publication with the same records: ``complete`` may be repeated.
-
-        Raises:
-            LeaseLost: Another worker owns the task; nothing may be published.
-            TaskCancelled: The user cancelled the task before publication.
+        it there and completes the publication with the same records: ``complete`` may be repeated. After LeaseLost and
+        TaskCancelled, nothing may be published.
         """
         with self._publication(Publication) as publication:
             yield publication
@@ -222,13 +210,9 @@ class Claim:
     def appending(self) -> Iterator[AppendPublication]:
         """Lock the append and its domain while segments are appended, then commit the catalog rows.
 
-        Used and resumed like :meth:`publishing`. Duplicates are rejected beforehand, in a separate transaction: if the
-        process dies after the manifest is replaced, the accepted videos are still the ones in it.
-
-        Raises:
-            LeaseLost: Another worker owns the append; nothing may be published.
-            TaskCancelled: The user cancelled the append before publication.
-            Conflict: The domain was deleted.
+        Used and resumed like :meth:`publishing`; raises Conflict if the domain was deleted. Duplicates are rejected
+        beforehand, in a separate transaction: if the process dies after the manifest is replaced, the accepted videos
+        are still the ones in it.
         """
         with self._locked() as (session, task):
             reject_duplicates(session, task)
@@ -260,11 +244,7 @@ class Claim:
         self._lease.end()
 
     def release(self, *, count_attempt: bool = False) -> None:
-        """Give the task back unfinished; it is due again immediately.
-
-        Args:
-            count_attempt: Whether this attempt counts toward ``MAX_ATTEMPTS``.
-        """
+        """Give the task back unfinished, to be claimed again at once; ``count_attempt`` counts this attempt."""
         with self._locked() as (session, task):
             if not count_attempt:
                 task.attempts = max(task.attempts - 1, 0)
@@ -328,9 +308,8 @@ class Claim:
 def claim_training(task_id: str, owner: str) -> Claim | None:
     """Claim a task for training, or for resuming an interrupted training.
 
-    Returns:
-        The claim; None if the task is not the first unfinished one, not probed, finished, about to be cancelled, out of
-        attempts, or leased by another worker.
+    None if the task is not the first unfinished one, not probed, finished, about to be cancelled, out of attempts, or
+    leased by another worker.
     """
     earlier = aliased(Task)
     is_first = ~exists().where(

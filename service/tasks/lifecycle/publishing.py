@@ -163,12 +163,7 @@ class _OpenPublication:
         self.completed = False
 
     def require_lock(self) -> None:
-        """Check that the transaction still holds the lock: a database restart silently ends it.
-
-        Raises:
-            LeaseLost: Another worker owns the task; nothing may be published.
-            SQLAlchemyError: The transaction's connection is lost.
-        """
+        """Check that the transaction still holds the lock, which a database restart silently ends; raise LeaseLost."""
         with self._session.no_autoflush:
             token = self._session.scalar(select(Task.fencing_token).where(Task.id == self._task.id))
         if token != self._task.fencing_token:
@@ -223,11 +218,7 @@ def _appended_to(domain: Task) -> ColumnElement[bool]:
 
 
 class Publication(_OpenPublication):
-    """The open transaction in which a task becomes ready; created by ``Claim.publishing``.
-
-    Raises:
-        Conflict: The domain of an upgrade was deleted.
-    """
+    """The open transaction in which a task becomes ready. Raises Conflict if the domain of an upgrade was deleted."""
 
     def __init__(self, session: Session, task: Task) -> None:
         super().__init__(session, task)
@@ -236,11 +227,7 @@ class Publication(_OpenPublication):
             raise Conflict(f"The domain {self._domain.name!r} was deleted.")
 
     def require_videos(self, vector_ids: Collection[int]) -> None:
-        """Check that no others were added to the domain since it was loaded.
-
-        Raises:
-            DomainChanged: The upgrade must start again.
-        """
+        """Check that no others were added to the domain since it was loaded; raise DomainChanged."""
         accepted = select(Video.vector_id).where(Video.task_id == self._domain.id, Video.status == "accepted")
         if self._task.upgrades and not set(self._session.scalars(accepted)) <= set(vector_ids):
             raise DomainChanged("Videos were added to the domain; its upgrade starts again with them.")
@@ -409,11 +396,8 @@ class AppendPublication(_OpenPublication):
 def reject_duplicates(session: Session, append: Task) -> None:
     """Reject an append's accepted videos whose content has reached the domain since they were probed.
 
-    Two appends may contain the same file.
-
-    Args:
-        session: Transaction that locks the append, under the index write lock: while that is held, no other publication
-            adds videos to the domain.
+    Two appends may contain the same file. The caller holds the index write lock, under which no other publication adds
+    videos to the domain.
     """
     accepted = (Video.task_id == append.id) & (Video.status == "accepted")
     in_domain = select(Video.content_hash, Video.uri).where(

@@ -91,11 +91,7 @@ def lock_task(session: Session, task_id: str) -> Task:
 def lock_task_if(
     session: Session, task_id: str, *still: ColumnElement[bool], skip_locked: bool = False
 ) -> Task | None:
-    """Lock a task's row until commit, if the task exists and meets conditions once locked; None otherwise.
-
-    Args:
-        skip_locked: Whether to return None if another transaction has locked the row.
-    """
+    """Lock a task's row until commit, if it meets conditions once locked (or is free: ``skip_locked``); else None."""
     query = select(Task).where(Task.id == task_id, *still)
     return session.scalars(_for_update(query, skip_locked=skip_locked)).one_or_none()
 
@@ -158,11 +154,7 @@ def clear_lease(task: Task) -> None:
 
 
 def record_lost_worker(session: Session, task_id: str, owner: str | None, *, published: bool) -> None:
-    """Record that a task's lease expired and the task is due again.
-
-    Args:
-        published: Whether the manifest lists a shard of the task.
-    """
+    """Record that the lease expired of a task, ``published`` in the manifest or not, and that it is due again."""
     continuation = "the task continues from its last checkpoint"
     if published:
         continuation = "the shard is published, and the task will be finished"
@@ -187,17 +179,13 @@ def _for_update(query: Select[_Row], *, skip_locked: bool = False) -> Select[_Ro
 
 
 def is_published(session: Session, task: Task) -> bool:
-    """Check whether a task's vectors are in the index.
+    """Check whether a task's vectors are in the index; raise Unavailable.
 
     The manifest is replaced just before the catalog commits. If a worker dies in between, the vectors are published and
     only the catalog rows are missing: the task must then be finished, not failed or cancelled.
 
-    Args:
-        task: A domain; an append, whose videos belong to the domain once the catalog is complete; or an upgrade, which
-            gives the domain another release.
-
-    Raises:
-        Unavailable: The manifest or the shard's IDs cannot be read.
+    The task may be an append, whose videos belong to the domain once the catalog is complete, or an upgrade, which
+    gives the domain another release.
     """
     if task.target_id is None:
         return index_manifest.is_published(task.id)

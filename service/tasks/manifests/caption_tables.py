@@ -187,15 +187,11 @@ class ManifestEntries:
         self._cues = 0
 
     def add(self, location: str, fields: Any, *, is_partial: bool = False) -> None:
-        """Add a row's video.
+        """Add a row's video; raise InvalidInput, also for a row that contradicts a previous one.
 
         Args:
             is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
                 those of a previous row become lists.
-
-        Raises:
-            InvalidInput: A field is invalid, a file has too many captions, a row contradicts a previous one, or the
-                rows name more videos than a task may have.
         """
         try:
             video = VideoSpec.model_validate(fields)
@@ -420,11 +416,7 @@ class FileMatcher:
         self._ids = _PathEnds(self._stems)
 
     def find(self, uri: str, folder: str = "") -> list[str]:
-        """Find the file that a row names: two files if it is ambiguous, none if nothing matches.
-
-        Args:
-            folder: The table's folder, which is searched first.
-        """
+        """Find the file that a row of a table in ``folder`` names: two if it is ambiguous, none if nothing matches."""
         wanted = normalize_path(uri)
         matches = self._files.find(wanted, folder)
         if not matches:

@@ -98,13 +98,9 @@ def _read_videos(
     captions_from_names: bool,
     report_progress: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
-    """Read the videos of tables, by path, and the others, ``names``; raise ``no_videos`` if none can be used.
+    """Read the fields of a :class:`VideoListing`: the videos of tables, by path, and the others, ``names``.
 
-    Args:
-        check_file: Raises an error for a video file that cannot be used.
-
-    Returns:
-        The fields of a :class:`VideoListing`.
+    Leaves out videos for which ``check_file`` raises an error, and raises ``no_videos`` if none is left.
     """
     left_out = side_files.left_out
     videos: list[VideoSpec] = []
@@ -149,7 +145,7 @@ def list_folder_videos(
     root: Path | None = None,
     report_progress: Callable[[], object] = lambda: None,
 ) -> FolderVideos:
-    """List the videos in a manifest or a folder.
+    """List the videos in a manifest or a folder; raise OSError, or InvalidInput if there are none.
 
     Without a manifest, captions come from caption tables and sidecar files. Tables found in the folder need not name
     all videos: the others get captions from sidecar files. A manifest, or a table given as ``path``, lists all videos,
@@ -164,10 +160,6 @@ def list_folder_videos(
     Args:
         encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
         root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
-
-    Raises:
-        InvalidInput: The manifest is invalid or outside ``root``, the folder has no videos, or all are left out.
-        OSError: The folder, a subfolder, or the manifest cannot be read.
     """
     check_encoding(encoding or "utf-8")
     manifest = path if path.is_file() else find_manifest(path, FULL_MANIFEST_NAMES)
@@ -360,12 +352,8 @@ def list_remote_videos(
     The files mean the same as in :func:`~service.tasks.manifests.folder_videos.list_folder_videos`. A video is left out
     if its name cannot be part of a URI, or if a table names a file that is missing or outside its folder.
 
-    Args:
-        report_progress: Called for each page of a listing and each part of a file.
-
-    Raises:
-        InvalidInput: The source is not allowed or has no videos, all are left out, or its manifest is invalid.
-        SourceUnavailable: The source is unreachable at the moment.
+    Calls ``report_progress`` for each page of a listing and each part of a file. Raises SourceUnavailable, or
+    InvalidInput as for a folder, and for a source that is not allowed.
     """
     try:
         check_encoding(encoding or "utf-8")

@@ -72,11 +72,7 @@ def is_video_name(path: str) -> bool:
 
 
 def find_omission(path: str) -> tuple[str, str] | None:
-    """Find out whether a path is left out of its folder, and why; None if it is not.
-
-    Returns:
-        The file, or the outermost folder that is left out, which ends with a slash; and the reason.
-    """
+    """Find the file or outermost folder (with a slash) that leaves a path out of its folder, and why; or None."""
     parts = path.split("/")
     for depth, part in enumerate(parts, 1):
         is_system = part.casefold() in _SYSTEM_NAMES
@@ -302,11 +298,7 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
 
 
 def add_subtitles(row: VideoSpec, path: str, files: SideFiles) -> VideoSpec:
-    """Add a transcript from side files to a table's video, unless the table gives one; raise InvalidInput.
-
-    Args:
-        path: Path of the file. A remote source's URI has no sidecar files.
-    """
+    """Add a transcript from a local file's side files, unless its table gives one; raise InvalidInput."""
     if row.transcript or is_source_uri(path):
         return row
     spoken = (cues for *_, cues in _read_documents(path, files))

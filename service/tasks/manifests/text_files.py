@@ -73,11 +73,7 @@ def _too_large(location: str) -> InvalidInput:
 
 
 def peek_line(text: bytes, name: str) -> bytes:
-    """Find the first line that is neither blank nor ``sep=``, or its first bytes; empty if there is none.
-
-    Raises:
-        InvalidInput: The text has too many lines.
-    """
+    """Find the first line that is neither blank nor ``sep=``, or its first bytes, or nothing; raise InvalidInput."""
     stream = io.BytesIO(text)
     number = 0
     while (line := stream.readline(MAX_LINE_BYTES + 1)) and is_blank(line):
@@ -87,14 +83,9 @@ def peek_line(text: bytes, name: str) -> bytes:
 
 
 def read_lines(text: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Iterate over a text's lines with their ends. A byte order mark is removed, and overrides the encoding.
+    """Iterate over a text's lines with their ends; raise InvalidInput, which names the line, and for too much text.
 
-    Args:
-        encoding: A superset of ASCII.
-
-    Raises:
-        InvalidInput: A line is too long, contains a NUL or cannot be decoded, and the error names it; or the text has
-            too many lines or bytes.
+    A byte order mark is removed, and overrides the encoding, which is a superset of ASCII.
     """
     stream = io.BytesIO(text)
     number = 0
@@ -119,13 +110,9 @@ def read_lines(text: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]
 
 
 def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str, str | None]:
-    """Decode a text by its byte order mark, as UTF-8, in the given encoding, or else in a detected one.
+    """Decode a text, and return the encoding if it had to be detected; raise InvalidInput.
 
-    Returns:
-        The text, and the encoding if it was detected.
-
-    Raises:
-        InvalidInput: The text cannot be decoded, or contains a NUL.
+    The encoding is that of its byte order mark, UTF-8, the given one, or else the detected one.
     """
     if raw.startswith(UTF16_MARKS):
         raw = _convert_utf16(raw, name)
@@ -166,11 +153,7 @@ def _not_decoded(location: str, column: int, encoding: str) -> InvalidInput:
 
 
 def check_line_number(number: int, name: str) -> None:
-    """Limit the number of lines: a 128 MB body may have a hundred million, at a few microseconds each.
-
-    Raises:
-        InvalidInput: The file has too many lines.
-    """
+    """Limit the lines: 128 MB may have a hundred million, at a few microseconds each; raise InvalidInput."""
     if number > request_limits.MAX_TEXT_LINES:
         message = f"The file has more than {request_limits.MAX_TEXT_LINES} lines."
         raise InvalidInput.at(name, message, "Put all captions of a video on one line, or split the file.")
@@ -189,11 +172,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def parse_json(text: str, name: str, line: int | None = None) -> Any:
-    """Parse a JSON value; raise InvalidInput.
-
-    Args:
-        line: Line number of the value; None if the text is the whole file.
-    """
+    """Parse a JSON value, which may be on one ``line`` of a file; raise InvalidInput."""
     kind = "file" if line is None else "line"
     location = name if line is None else f"{name}:{line}"
 

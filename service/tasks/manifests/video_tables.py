@@ -114,8 +114,7 @@ def object_fields(fields: Any, location: str) -> Any:
 def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> dict[str, Any]:
     """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty; raise InvalidInput.
 
-    Args:
-        cells: Captions in one cell are separated by ``|``.
+    Captions in one cell are separated by ``|``.
     """
     values: dict[str, Any] = {
         field: value
