@@ -98,17 +98,15 @@ def _log_thread_exception(details: threading.ExceptHookArgs) -> None:
     )
 
 
-def lower_thread_priority() -> None:
-    """Lower the priority of this thread, and of the threads that it starts, to the lowest.
+def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
+    """Lower the priority of this thread and of the threads that it starts, by default to the lowest.
 
     Does nothing where threads have no priority (outside Linux) or a sandbox forbids the call.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(
-                os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LOWEST_PRIORITY
-            )
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + increment)
 
 
 def share_memory_arenas() -> None:
