@@ -148,9 +148,8 @@ def _comparable_tasks(snapshot: SearchSnapshot, task: str, scope: str) -> tuple[
     if len(tasks) == 1 and not_compared:
         raise Conflict(
             "scope: Videos of other tasks can't be compared with those of "
-            f"{snapshot.task_names[task]!r}: every task has its own video encoder, so cosines between "
-            "their vectors are meaningless. Leave scope out to search the video's own task, or search "
-            "all tasks by text."
+            f"{snapshot.task_names[task]!r}: no other task has its video encoder, and cosines between vectors of two "
+            "encoders are meaningless. Leave scope out to search the video's own task, or search all tasks by text."
         )
     return tasks, not_compared
 
