@@ -112,7 +112,8 @@ class LibraryChecker:
         try:
             self._manifest = json.loads((self._index / "manifest.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
-            self._manifest = {"shards": {}, "appended": {}, "tombstones": {}, "releases": {}, "release": None}
+            names = ("shards", "appended", "tombstones", "releases", "training", "replaced")
+            self._manifest = {"release": None, **{name: {} for name in names}}
         except ValueError as error:
             yield f"manifest.json is not JSON: {error}"
             return
@@ -127,17 +128,19 @@ class LibraryChecker:
             yield first
             yield from self._manifest["appended"].get(task, [])
 
-    def _releases(self) -> list[dict[str, Any]]:
-        return [*self._manifest["releases"].values(), *self._manifest.get("training", {}).values()]
+    def _named(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """List the parent of each folder that the manifest names, and its entry."""
+        replaced = self._manifest["replaced"].values()  # by upgrades that can be undone
+        tombstones = [*self._manifest["tombstones"].values(), *(shard["tombstones"] for shard in replaced)]
+        segments = [*self._segments(), *(entry for shard in replaced for entry in shard["segments"])]
+        yield from (("shards", entry) for entry in segments)
+        training = self._manifest["training"].values()  # state that the next task continues
+        yield from (("releases", entry) for entry in (*self._manifest["releases"].values(), *training))
+        yield from (("tombstones", entry) for entry in tombstones if entry)
 
     def _check_folders(self) -> Iterator[str]:
         """Check that every byte that the manifest names matches its checksum."""
-        named = [
-            *(("shards", entry) for entry in self._segments()),
-            *(("releases", entry) for entry in self._releases()),
-            *(("tombstones", entry) for entry in self._manifest["tombstones"].values()),
-        ]
-        for parent, entry in named:
+        for parent, entry in self._named():
             folder = self._index / parent / entry["id"]
             for name, digest in entry["files"].items():
                 try:
@@ -248,6 +251,11 @@ class LibraryChecker:
                 yield f"task {task['name']} is {task['state']}: {task['error']}"
             elif task["target_id"] is None and task["id"] not in self._manifest["shards"]:
                 yield f"task {task['name']} is ready, and the manifest has no shard of it"
+            elif (
+                task["target_id"] is None
+                and task["release_id"] != self._manifest["shards"][task["id"]]["release"]
+            ):
+                yield f"task {task['name']} has another release in the catalog than in the index"
         task_ids = {task["id"] for task in self._catalog.tasks()}
         for task_id in self._manifest["shards"]:
             if task_id not in task_ids:
@@ -257,8 +265,7 @@ class LibraryChecker:
 
     def _check_leftovers(self) -> Iterator[str]:
         """Check that no file or folder that nothing names is older than the grace period."""
-        named = {entry["id"] for entry in (*self._segments(), *self._releases())}
-        named |= {entry["id"] for entry in self._manifest["tombstones"].values()}
+        named = {entry["id"] for _, entry in self._named()}
         limit = time.time() - _GRACE_SECONDS
         folders = [
             folder

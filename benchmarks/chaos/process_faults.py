@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import ModuleType
@@ -39,8 +39,9 @@ class KillPoint:
 _LEARNING, _APPENDING = "trainer.worker.learning_job", "trainer.worker.append_job"
 _LEASE, _STORE = "service.tasks.lifecycle.claims", "index.shard_store"
 _PUBLISHING, _FOLDER = "service.tasks.lifecycle.publishing", "index.files.store_folder"
+_UPGRADES = "service.tasks.upgrades"
 
-KILL_POINTS: dict[str, KillPoint] = {
+_LEARNING_POINTS = {
     "task claimed": KillPoint("learn", _LEARNING, "load_task", before=True),
     "checkpoint written": KillPoint("learn", "trainer.training_checkpoint", "CheckpointStore.save"),
     "task trained": KillPoint("learn", _LEARNING, "train_task"),
@@ -53,6 +54,17 @@ KILL_POINTS: dict[str, KillPoint] = {
     "release in catalog rows": KillPoint("learn", _PUBLISHING, "Publication.complete"),
     "release committed": KillPoint("learn", _LEARNING, "clean_up", before=True),
     "learning cleaned up": KillPoint("learn", _LEARNING, "clean_up"),
+}
+
+KILL_POINTS: dict[str, KillPoint] = {
+    **_LEARNING_POINTS,
+    **{f"upgrade, {name}": replace(point, operation="upgrade") for name, point in _LEARNING_POINTS.items()},
+    "upgrade stored": KillPoint("upgrade", _UPGRADES, "upgrade_domain"),
+    "undo in manifest": KillPoint("undo", _STORE, "ShardStore.undo_upgrade"),
+    "undo in catalog rows": KillPoint("undo", _PUBLISHING, "settle_upgrade"),
+    "undo committed": KillPoint("undo", _UPGRADES, "undo_upgrade"),
+    "accept in manifest": KillPoint("accept", _STORE, "ShardStore.accept_upgrade"),
+    "accept committed": KillPoint("accept", _UPGRADES, "accept_upgrade"),
     "append claimed": KillPoint("append", _APPENDING, "load_task", before=True),
     "segments written": KillPoint("append", _APPENDING, "_write_segments"),
     "append measured": KillPoint("append", _APPENDING, "_measure"),

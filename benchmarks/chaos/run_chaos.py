@@ -1,10 +1,10 @@
 """Random faults against running services: ``python -m benchmarks.chaos.run_chaos --faults 200 --seed 1``.
 
-A driver ingests, appends, deletes, relearns and syncs videos, and searches run all the time, against the product's own
-processes. In each round of operations, one fault strikes at a random moment. The system is then left to recover. An
-independent checker compares the index files, the catalog and the acknowledged videos, and compares the answers to 50
-fixed queries with those of an undisturbed run of the same operations. The command prints a table, writes JSON, and
-exits with status 1 after a violation or a failed search.
+A driver ingests, appends, deletes, relearns, upgrades and syncs videos, and searches run all the time, against the
+product's own processes. In each round of operations, one fault strikes at a random moment. The system is then left to
+recover. An independent checker compares the index files, the catalog and the acknowledged videos, and compares the
+answers to 50 fixed queries with those of an undisturbed run of the same operations. The command prints a table, writes
+JSON, and exits with status 1 after a violation or a failed search.
 """
 
 from __future__ import annotations

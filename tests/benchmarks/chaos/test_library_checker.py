@@ -64,6 +64,7 @@ def write_library(data: Path) -> None:
                 name="day",
                 method="strata",
                 state="ready",
+                release_id=release.id,
                 created_at=datetime.now(UTC),
             )
         )
@@ -197,6 +198,7 @@ STATEMENTS = {
     "UPDATE tasks SET state = 'indexing'": "day is stuck in indexing",
     "UPDATE tasks SET state = 'failed'": "day is failed",
     "UPDATE tasks SET lease_owner = 'w'": "still leased",
+    "UPDATE tasks SET release_id = 'r'": "day has another release in the catalog than in the index",
 }
 
 
