@@ -190,6 +190,9 @@ class Task(Base):
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)
     # Whether the task learns its target's videos again, with another backbone or method.
     upgrades: Mapped[bool] = mapped_column(default=False, server_default=false())
+    upgrade_order: Mapped[int | None]  # of a published upgrade: its row i in the recall matrix
+    # For an upgrade that can be undone: columns of the domain as they were, and its appended videos.
+    undo: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     # For a relearned domain: the domain whose appended videos it takes over.
     relearns_id: Mapped[str | None] = mapped_column(String(128), index=True)

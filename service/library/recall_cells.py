@@ -120,7 +120,7 @@ def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
     """Read the learned tasks and upgrades in learned order, and the recall matrix's version."""
-    order_of_task = func.coalesce(Task.learned_order, Release.learned_order)
+    order_of_task = func.coalesce(Task.learned_order, Task.upgrade_order)
     rows = session.execute(
         select(
             order_of_task,
@@ -132,7 +132,6 @@ def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
             Task.counts,
             Task.trained,
         )
-        .outerjoin(Release, (Release.task_id == Task.id) & Task.upgrades)
         .where(order_of_task.is_not(None))
         .order_by(order_of_task)
     )
@@ -234,6 +233,8 @@ def _carry_over(session: Session, cells: GalleryCells) -> None:
         with suppress(ModelError, OSError):
             parent = _read_parent(folder.release_folder(release))
         lineages[order] = first[release] = first.get(parent, parent) if parent else release
+    upgrades = select(Task.upgrade_order, Task.release_id).where(Task.upgrade_order.is_not(None))
+    lineages |= {order or 0: first.get(release or "", "") for order, release in session.execute(upgrades)}
     if len(set(lineages.values())) < 2:
         return
     orders = np.arange(len(cells.r1))

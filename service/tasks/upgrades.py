@@ -23,7 +23,7 @@ from index.files.manifest_format import Manifest
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_edit, count_task_videos
-from service.catalog.tables import ACTIVE_STATES, Recall, Release, Shard, Task, Video
+from service.catalog.tables import ACTIVE_STATES, Recall, Shard, Task, Video
 from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
 from service.storage import index_manifest
@@ -79,7 +79,7 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
         name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
         task = Task(id=upgrade_id, position=position, name=name, target_id=domain.id, upgrades=True, **fields)
         require_upgradable(session, domain, task)
-        require_disk_space(int(domain.counts.get("accepted") or 0))
+        require_disk_space(int(domain.counts.get("accepted") or 0), backbone=task.backbone)
         task.probed_at = now(session)  # its videos are
         insert_queued_task(session, task, (), 0)
         record_change(session, "task.upgrade", domain.id, {"upgrade": upgrade_id, **fields})
@@ -165,11 +165,15 @@ def undo_upgrade(task_id: str) -> TaskDetails:
     """
     with index_lock(), session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "an upgrade can be undone").id)
-        upgrade = _undoable_upgrade(session, domain)
+        _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
+        upgrade = find_undoable(session, domain.id)
+        if upgrade is None or upgrade.undo is None:
+            raise Conflict(f"The domain {domain.name!r} has no upgrade that can be undone.")
+        row, before = upgrade.upgrade_order, upgrade.undo["columns"]
         store, manifest = library_store(settings()), index_manifest.read_manifest()
         _require_in_catalog(session, domain, manifest)
         # After a kill, the index may have the previous shard already. Appends then wait for the catalog.
-        is_interrupted = manifest.shards[domain.id].release == upgrade["release"]
+        is_interrupted = manifest.shards[domain.id].release == before["release_id"]
         if not is_interrupted:
             _require_no_unfinished(session, domain, ~Task.upgrades, "append")
         videos = select(Video.vector_id).where(Video.task_id == domain.id, Video.status == "accepted")
@@ -179,13 +183,13 @@ def undo_upgrade(task_id: str) -> TaskDetails:
         if appended:
             raise Conflict(
                 f"{appended} videos were appended to {domain.name!r} since its upgrade, and the previous shard lacks "
-                f"them. Upgrade it to {upgrade['backbone']!r} with method {upgrade['method']!r} instead."
+                f"them. Upgrade it to {before['backbone']!r} with method {before['method']!r} instead."
             )
         with unavailable_if_failing("The upgrade can't be undone"):
             if not is_interrupted:
                 replaced = manifest.replaced.get(domain.id)
                 # A restored index may lack it.
-                if replaced is None or replaced.segments[0].release != upgrade["release"]:
+                if replaced is None or replaced.segments[0].release != before["release_id"]:
                     raise Conflict(
                         f"The index no longer has the shard of {domain.name!r} before its upgrade."
                     )
@@ -194,23 +198,14 @@ def undo_upgrade(task_id: str) -> TaskDetails:
                 remaining = np.array(session.scalars(videos).all(), np.int64)
                 deleted = np.setdiff1d(stored, remaining).tolist()
                 manifest = store.undo_upgrade(domain.id, deleted)
-        upgraded = domain.release_id
-        domain.release_id, domain.backbone = upgrade["release"], upgrade["backbone"]
-        domain.method, domain.settings = upgrade["method"], upgrade["settings"]
-        domain.trained = upgrade["trained"]
-        for chunk in id_chunks(upgrade["appended"]):
+        for name, value in before.items():
+            setattr(domain, name, value)
+        for chunk in id_chunks(upgrade.undo["appended"]):
             was_appended = (Video.task_id == domain.id) & Video.vector_id.in_(chunk)
             session.execute(update(Video).where(was_appended).values(effective_split="appended"))
         domain.counts = count_task_videos(session, domain.id)
         segments = manifest.segments(domain.id)
         session.execute(update(Shard).where(Shard.task_id == domain.id).values(shard_columns(segments)))
-        # A release that a domain was added with keeps its row.
-        row = (
-            select(Release.learned_order)
-            .join(Task, Task.id == Release.task_id)
-            .where(Release.id == upgraded, Task.upgrades)
-            .scalar_subquery()
-        )
         is_later = (Recall.task_order == domain.learned_order) & (Recall.release_order > row)
         session.execute(delete(Recall).where(is_later | (Recall.release_order == row)))
         settle_upgrade(session, domain.id, "undone")
@@ -220,15 +215,6 @@ def undo_upgrade(task_id: str) -> TaskDetails:
         # The previous release has not learned the captions of videos appended before the upgrade.
         count_edit(session, domain.id, [], captions=True, metadata=True)
     return view
-
-
-def _undoable_upgrade(session: Session, domain: Task) -> dict[str, Any]:
-    """Find what a domain's upgrade changed; raise Conflict if none can be undone."""
-    _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
-    if (task := find_undoable(session, domain.id)) is None:
-        raise Conflict(f"The domain {domain.name!r} has no upgrade that can be undone.")
-    upgrade: dict[str, Any] = task.progress["upgrade"]
-    return upgrade
 
 
 def accept_upgrade(task_id: str) -> TaskDetails:
@@ -255,20 +241,14 @@ def settle_old_upgrades() -> None:
     """
     with session_scope() as session:
         limit = now(session) - timedelta(days=UNDO_DAYS)
-        query = select(Task.target_id, Task.progress, Task.finished_at).where(
-            Task.upgrades, Task.state == "ready"
-        )
-        undoable = [
-            (domain or "", progress["upgrade"]["release"], at is not None and at < limit)
-            for domain, progress, at in session.execute(query)
-            if (progress.get("upgrade") or {}).get("status") == "undoable"
-        ]
+        undoable = session.scalars(select(Task).where(Task.undo.is_not(None))).all()
     shards = index_manifest.read_manifest().shards if undoable else {}
-    for domain, release, is_old in undoable:
+    for task in undoable:
+        domain = task.target_id or ""
         try:
-            if shards[domain].release == release:
+            if task.undo and shards[domain].release == task.undo["columns"]["release_id"]:
                 undo_upgrade(domain)
-            elif is_old:
+            elif task.finished_at and task.finished_at < limit:
                 accept_upgrade(domain)
         except CinestrataError as error:
             log.warning("upgrade_not_settled", domain=domain, reason=str(error))

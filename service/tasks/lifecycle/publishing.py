@@ -196,21 +196,19 @@ def shard_columns(segments: Sequence[SegmentEntry]) -> dict[str, Any]:
     return {**columns, "release_id": first.release, **sums}
 
 
-# Stored with an undoable upgrade, besides the fields of its outcome: the domain's ``trained``, and its appended videos.
-_UNDO_FIELDS = ("trained", "appended")
+_UNDONE_COLUMNS = ("release_id", "method", "settings", "backbone", "trained")
 
 
 def find_undoable(session: Session, domain_id: str) -> Task | None:
     """Find the upgrade of a domain that can be undone: at most the last one that was published."""
-    upgrades = session.scalars(select(Task).where(Task.target_id == domain_id, Task.upgrades))
-    return next((t for t in upgrades if (t.progress.get("upgrade") or {}).get("status") == "undoable"), None)
+    return session.scalar(select(Task).where(Task.target_id == domain_id, Task.undo.is_not(None)))
 
 
 def settle_upgrade(session: Session, domain_id: str, status: str) -> None:
     """Record that a domain's upgrade can no longer be undone: it is ``accepted`` or ``undone``."""
     if (task := find_undoable(session, domain_id)) is not None:
-        outcome = {key: v for key, v in task.progress["upgrade"].items() if key not in _UNDO_FIELDS}
-        task.progress = {**task.progress, "upgrade": {**outcome, "status": status}}
+        task.undo = None
+        task.progress = {**task.progress, "upgrade": {**task.progress["upgrade"], "status": status}}
 
 
 def _appended_to(domain: Task) -> ColumnElement[bool]:
@@ -254,20 +252,17 @@ class Publication(_OpenPublication):
             The learned order among all published tasks and upgrades, from 1; a task's position t, or an upgrade's row.
         """
         session, task, domain = self._session, self._task, self._domain
-        stored = session.get(Release, release.id)
-        upgrade, previous = None, {}
-        if task.upgrades:  # the same upgrade again, after it was undone, has the same release
-            order = stored.learned_order if stored else self._next_order()
-            appended = select(Video.vector_id).where(_appended_to(domain))
-            previous = {"trained": domain.trained, "appended": list(session.scalars(appended))}
-            upgrade = self._replace_learned(order, recalls)
+        upgrade = None
+        if task.upgrades:
+            task.upgrade_order = order = self._next_order()
+            upgrade = self._replace_learned(recalls)
         else:
             task.learned_order = order = task.learned_order or self._next_order()
         for learned in (task, domain):
             learned.release_id, learned.trained, learned.backbone = release.id, trained, release.backbone
         at = now(session)
-        # A task without training may keep the current release.
-        if stored is None:
+        # A task without training may keep the current release, and an upgrade may return to an earlier one.
+        if session.get(Release, release.id) is None:
             release.task_id, release.learned_order, release.created_at = task.id, order, at
             session.add(release)
             session.flush()
@@ -279,23 +274,21 @@ class Publication(_OpenPublication):
         task.attempts = 0
         progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
         set_progress(session, task, progress)
-        if upgrade is not None:
-            task.progress = {**task.progress, "upgrade": {**task.progress["upgrade"], **previous}}
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
     def _next_order(self) -> int:
-        orders = (Task.learned_order, Release.learned_order)
+        orders = (Task.learned_order, Task.upgrade_order, Release.learned_order)
         return 1 + max(self._session.scalar(select(func.max(order))) or 0 for order in orders)
 
-    def _replace_learned(self, order: int, recalls: Sequence[tuple[str, Recall]]) -> UpgradeOutcome:
-        """Change the domain to what the upgrade with a learned order has learned, and describe it as it was."""
+    def _replace_learned(self, recalls: Sequence[tuple[str, Recall]]) -> UpgradeOutcome:
+        """Change the domain to what the upgrade has learned, and keep and describe it as it was."""
         session, task, domain = self._session, self._task, self._domain
         cells = select(Recall).where(Recall.task_order == domain.learned_order, Recall.gallery == "local")
-        earlier = cells.where(Recall.release_order.not_in([0, order])).order_by(Recall.release_order.desc())
+        earlier = cells.where(Recall.release_order != 0).order_by(Recall.release_order.desc())
         before = session.scalars(earlier.limit(1)).first()
         after = next((row for key, row in recalls if (key, row.gallery) == (domain.id, "local")), None)
-        upgrade = UpgradeOutcome(
+        outcome = UpgradeOutcome(
             status="undoable",
             release=domain.release_id or "",
             method=domain.method,
@@ -306,13 +299,16 @@ class Publication(_OpenPublication):
             queries=after.queries if after else None,
         )
         settle_upgrade(session, domain.id, "accepted")  # the index keeps only the last replaced shard
+        appended = session.scalars(select(Video.vector_id).where(_appended_to(domain))).all()
+        columns = {name: getattr(domain, name) for name in _UNDONE_COLUMNS}
+        task.undo = {"columns": columns, "appended": list(appended)}
         domain.method, domain.settings, domain.backbone = task.method, dict(task.settings), task.backbone
         session.execute(update(Video).where(_appended_to(domain)).values(effective_split="train"))
         domain.counts = count_task_videos(session, domain.id)
         domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
-        words = f"Upgraded from {upgrade.backbone} to {domain.backbone}, method {domain.method}."
+        words = f"Upgraded from {outcome.backbone} to {domain.backbone}, method {domain.method}."
         record(session, domain.id, "log", {"message": words, "upgrade": task.id})
-        return upgrade
+        return outcome
 
     def _write_recalls(self, order: int, recalls: Sequence[tuple[str, Recall]]) -> None:
         session = self._session
@@ -322,12 +318,8 @@ class Publication(_OpenPublication):
             select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
         ).all()
         orders = {task.id: task.learned_order for task in learned if task.counts.get("accepted") != 0}
-        stale = Recall.release_order == order
-        if self._task.upgrades:  # an earlier release, learned again, keeps its cells of other domains
-            stale &= Recall.task_order.in_([orders[key] for key, _ in recalls if key in orders])
-        else:
-            stale |= (Recall.release_order == 0) & (Recall.task_order == order)
-        session.execute(delete(Recall).where(stale))
+        baseline = (Recall.release_order == 0) & (Recall.task_order == order)
+        session.execute(delete(Recall).where((Recall.release_order == order) | baseline))
         for task_id, row in recalls:
             task_order = orders.get(task_id)
             if task_order is None:  # its videos were deleted during evaluation
