@@ -90,7 +90,9 @@ class IndexSnapshot:
                 shards[task] = store.open(manifest.segments(task), deleted)
             except ShardStoreError as error:
                 degraded[task] = str(error)
-        store.segment_cache.retain(manifest.folder_ids())
+        store.segment_cache.retain(
+            {entry.id for entry in manifest.all_segments()}
+        )  # not those kept for undoing
         return cls(store, manifest, shards, degraded, verified, verify=verify)
 
     @property

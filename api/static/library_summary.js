@@ -4,7 +4,7 @@ import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, percent, points } from "./formatting.js";
-import { fileName, rejectionReason } from "./page_texts.js";
+import { domainName, fileName, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES, queryCount, rating } from "./recall_matrix.js";
 import { NOT_SEARCHED } from "./served_release.js";
@@ -216,7 +216,7 @@ function adviseOnFailure(failed, refresh) {
     button("Delete", () => confirmTaskDeletion(failed, refresh), { "aria-label": `Delete ${failed.name}` }),
   ];
   const sentences = [
-    `“${failed.name}” failed.`,
+    `“${domainName(failed)}” failed.`,
     failed.error,
     ...rejectedSentences(failed),
     remedyText(failed) || "See the reason below, then retry it.",
@@ -234,13 +234,14 @@ function rejectedSentences({ rejected, counts }) {
 }
 
 function activeTaskAdvice(task, overview) {
+  const name = domainName(task);
   if (task.state === "queued" && !overview.workers.length) {
-    return `“${task.name}” is next. If it doesn't start, check that a worker is running: cinestrata worker`;
+    return `“${name}” is next. If it doesn't start, check that a worker is running: cinestrata worker`;
   }
   if (task.progress.outages) {
-    return `Check the source of “${task.name}”: it doesn't respond. The task continues when it does.`;
+    return `Check the source of “${name}”: it doesn't respond. The task continues when it does.`;
   }
-  return `Nothing. “${task.name}” is being learned.`;
+  return `Nothing. “${name}” is being ${task.upgrades ? "upgraded" : "learned"}.`;
 }
 
 function adviseOnUnfoundDomains({ served }) {

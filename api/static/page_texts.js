@@ -1,4 +1,8 @@
-// Names of videos and files on the pages.
+// Names of domains, videos and files on the pages.
+
+/** A task's domain name; the name of an append or upgrade adds its own ID to it. */
+export const domainName = (task) =>
+  task.into ? task.name.replace(/ \((append|upgrade) [^)]*\)$/, "") : task.name;
 
 /** A video's file as its owner knows it: an upload without its task's folder. */
 export const fileName = (uri) => uri.replace(/^upload:\/\/[^/]+\//, "");

@@ -6,7 +6,7 @@ import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { bytes, count, duration, percent, timeAgo } from "./formatting.js";
 import { domainLink } from "./page_links.js";
-import { fileName, rejectionReason } from "./page_texts.js";
+import { domainName, fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
 import { isSearched, NOT_SEARCHED } from "./served_release.js";
@@ -153,9 +153,6 @@ function placeRows(nodes) {
     nodes.length === current.length && nodes.every((node, index) => current[index] === node);
   if (!isUnchanged) $("tasks").replaceChildren(...nodes);
 }
-
-/** A task's domain name; the name of an append or upgrade adds its own ID to it. */
-const domainName = (task) => (task.into ? task.name.replace(/ \((append|upgrade) [^)]*\)$/, "") : task.name);
 
 class TaskRow {
   constructor(task, refresh) {

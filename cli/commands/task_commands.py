@@ -127,7 +127,8 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
             "not measured" if r1 is None else f"{r1:.1%}" for r1 in (upgrade.r1_before, upgrade.r1_after)
         ]
         console.print(f"Recall@1 within the domain: {recalls[0]} before, {recalls[1]} now.")
-        console.print(f"To go back, within 14 days: cinestrata upgrade {task.into} --undo")
+        domain = client.get_task(task.into or "")
+        console.print(f"To go back, within 14 days: cinestrata upgrade {domain.slug} --undo")
     if wait and task.counts.test:  # an append usually holds out none
         held_out = "1 video is" if task.counts.test == 1 else f"{task.counts.test:,} videos are"
         console.print(f"{held_out} held out to measure recall.")

@@ -27,7 +27,9 @@ _RELEASE_COPIES = 4  # the release, its staged copy, and two training checkpoint
 _DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
 
 
-def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = False) -> None:
+def require_disk_space(
+    videos: int, *, files_bytes: int = 0, is_append: bool = False, backbone: str | None = None
+) -> None:
     """Refuse videos that do not fit on the data folder's disk, before anything is stored; raise InsufficientStorage.
 
     Pending videos in unfinished tasks count, too.
@@ -35,6 +37,7 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
     Args:
         files_bytes: Bytes of files that the request itself stores.
         is_append: Whether the videos are appended to a learned domain, which writes no release.
+        backbone: Backbone that embeds them; None: that of a new domain.
     """
     with session_scope() as session:
         pending = session.scalar(
@@ -43,13 +46,15 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
             .join(Task)
             .where(Task.state.in_(ACTIVE_STATES), Video.status == "pending")
         )
-    needed = estimate_task_bytes(videos + (pending or 0), is_append=is_append) + files_bytes
+    needed = (
+        estimate_task_bytes(videos + (pending or 0), is_append=is_append, backbone=backbone) + files_bytes
+    )
     free = max(0, shutil.disk_usage(_existing(settings().data_dir)).free - RESERVE_BYTES)
     if needed > free:
         raise InsufficientStorage(needed, free)
 
 
-def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
+def estimate_task_bytes(videos: int, *, is_append: bool = False, backbone: str | None = None) -> int:
     """Estimate how many bytes videos occupy at most while their task is processed.
 
     Sampled frames dominate; they are deleted when the task is ready. Vectors and releases are assumed to be as large as
@@ -57,7 +62,7 @@ def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
     """
     shard_bytes, release_bytes = _index_bytes(settings().index_dir)
     per_video = (
-        _frame_cache_bytes(library_backbone(), settings().frames)
+        _frame_cache_bytes(backbone or library_backbone(), settings().frames)
         + _THUMBNAIL_BYTES
         + shard_bytes
         + _CATALOG_BYTES

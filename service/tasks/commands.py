@@ -193,8 +193,9 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         _change_method(task, domain, spec)
         if task.upgrades:
             upgrades.require_upgradable(session, domain, task)
-        videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
-        require_disk_space(videos, is_append=task.target_id is not None)
+        videos = session.scalar(select(func.count()).where(Video.task_id == task.learned_id)) or 0
+        is_append = task.target_id is not None and not task.upgrades
+        require_disk_space(videos, is_append=is_append, backbone=task.backbone)
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = now(session) if task.upgrades else None
@@ -250,7 +251,8 @@ def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
 
     def create() -> CreateOutcome:
         task_id = new_id("tsk")
-        require_disk_space(len(spec.videos), is_append=request.target_id is not None)
+        backbone = spec.backbone if isinstance(spec, TaskSpec) else None
+        require_disk_space(len(spec.videos), is_append=request.target_id is not None, backbone=backbone)
         with adopted_uploads(spec, task_id) as adopted:
             stored = store_task(task_id, validate_spec(adopted), request)
         broker.send_probe(task_id)

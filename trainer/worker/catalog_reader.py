@@ -21,7 +21,7 @@ from service.core import request_limits
 from service.core.errors import DomainChanged
 from service.core.settings import settings
 from service.search.library_words import read_positive_texts
-from service.storage.library_files import local_video
+from service.storage.library_files import check_video_uri, local_video
 from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
@@ -230,7 +230,7 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
 
     Raises:
         FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one; of several, the message
-            names the first.
+            names the first. All files in the media folder are looked up before any is decoded, which may take hours.
     """
     with session_scope() as session:
         query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
@@ -242,6 +242,15 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
         return
     total = len(missing)
     problems: list[str] = []
+    for clip in missing:
+        try:
+            check_video_uri(uris[clip.id])
+        except MediaError as error:
+            problems.append(_cannot_decode(clip, error))
+    if (others := len(problems) - MAX_MISSING) > 0:
+        problems[MAX_MISSING:] = [f"the same with {others} other video{'s' if others > 1 else ''}"]
+    if problems:
+        raise FramesMissing("; ".join(problems))
     with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
         for number, clip in enumerate(missing):
             claim.progress("decoding", number / total, done=number, total=total)
@@ -256,13 +265,15 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
                     clip.frames_path.unlink(missing_ok=True)
                     decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
             except (MediaError, OSError) as error:
-                problems.append(
-                    f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
-                )
+                problems.append(_cannot_decode(clip, error))
             if len(problems) == MAX_MISSING:
                 break
     if problems:
         raise FramesMissing("; ".join(problems))
+
+
+def _cannot_decode(clip: Clip, error: Exception) -> str:
+    return f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
 
 
 def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
