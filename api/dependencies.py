@@ -5,13 +5,11 @@ Unknown query parameters are refused: ignoring a misspelled filter would return 
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_args
 from urllib.parse import urlencode
 
 from fastapi import Depends, Header, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
 from api.security.route_scopes import current_principal
@@ -19,6 +17,7 @@ from cinestrata_schemas import choice_types
 from cinestrata_schemas.model_types import optional
 from cinestrata_schemas.search import SearchFilters, SearchQuery, TextQuery
 from service.core.errors import InvalidInput
+from service.core.list_parameters import StrictParameters
 from service.core.request_limits import MAX_WORST_QUERIES
 
 if TYPE_CHECKING:
@@ -104,107 +103,7 @@ def parse_json(model: type[_Model], body: bytes) -> _Model:
         raise InvalidInput.from_pydantic(error.errors(include_url=False), model) from None
 
 
-def _without_nul(text: str) -> str:
-    if "\0" in text:
-        raise PydanticCustomError("nul", "The value contains a NUL character", {"hint": "Remove it."})
-    return text
-
-
-_Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_without_nul)]
-
-
-class StrictParameters(BaseModel):
-    """Query parameters; unknown parameters are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 NoParameters = Annotated[StrictParameters, Query()]
-
-
-class _CursorParameters(StrictParameters):
-    cursor: _Text | None = optional("`next_cursor` from the previous page, with the same parameters.")
-
-
-class PageParameters(_CursorParameters):
-    limit: int = Field(default=100, ge=1, le=1000, description="Maximum number of entries on the page.")
-
-
-class SyncedFileListParameters(PageParameters):
-    task: _Text | None = optional("Only files of this domain (name or ID).")
-    sha256: list[_Text] = Field(default=[], max_length=100, description="Only these contents.")
-
-
-class VideoListParameters(PageParameters):
-    task: _Text | None = optional("Only videos of this domain (name or ID).")
-    status: choice_types.VideoStatus | None = optional("Only videos with this status.")
-    split: choice_types.EffectiveSplit | None = optional("Only videos of this effective split.")
-    text: _Text | None = optional("Only videos with this text in ID, URI, captions or reason.")
-    sort: choice_types.VideoSort = Field(
-        default="added", description="A leading `-` reverses it. `added`: by arrival."
-    )
-
-
-class TaskListParameters(_CursorParameters):
-    state: list[choice_types.TaskState] | None = optional("Only in this state; repeatable.")
-    kind: choice_types.TaskKind | None = optional(
-        "Only domains, only appends to domains, or only upgrades of domains."
-    )
-    into: _Text | None = optional("Only appends to this domain (name or ID).")
-    method: _Text | None = optional("Only tasks with this learning method.")
-    text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")
-    searched: bool | None = optional("true: only domains that can be searched; false: the others.")
-    sort: choice_types.TaskSort = Field(
-        default="position", description="A leading `-` reverses it. `position`: in queue."
-    )
-    limit: int | None = Field(default=None, ge=1, le=1000, description="Maximum number; default: all.")
-
-
-class ReleaseListParameters(PageParameters):
-    task: _Text | None = optional("Only the release of this domain (name or ID).")
-    kind: _Text | None = Field(
-        default=None, description="Only releases with this kind of encoder.", examples=["low_rank"]
-    )
-    method: _Text | None = Field(
-        default=None, description="Only releases with this learning method.", examples=["analytic"]
-    )
-    current: bool | None = optional("true: the served release; false: the others.")
-    sort: choice_types.ReleaseSort = Field(
-        default="learned", description="A leading `-` reverses the order. `learned`: of learning."
-    )
-
-
-class ShardListParameters(PageParameters):
-    text: _Text | None = optional("Only with this text in the domain's name or ID.")
-    sort: choice_types.ShardSort = Field(default="created", description="A leading `-` reverses the order.")
-
-
-class AuditListParameters(PageParameters):
-    actor: _Text | None = optional("Only entries by this user, key or process.")
-    kind: list[choice_types.ActorKind] | None = optional("Only this kind of actor; repeatable.")
-    action: list[_Text] | None = Field(
-        default=None,
-        max_length=20,
-        description="Only this action, such as `task.cancel`, or all of a resource, such as `task`; "
-        "may be repeated.",
-    )
-    target: _Text | None = optional("Only changes to the resource with this ID.")
-    address: _Text | None = optional("Only requests from this network address.")
-    request_id: _Text | None = optional("Only changes made by this request.")
-    text: _Text | None = optional("Only entries with this text in actor, action, target or details.")
-    after: datetime | None = optional("Earliest time; UTC unless it has a zone.")
-    before: datetime | None = optional("End, exclusive; UTC unless it has a zone.")
-    sort: choice_types.TimeSort = Field(default="-time", description="`-time`: newest first.")
-
-
-class FeedbackListParameters(PageParameters):
-    video_id: _Text | None = optional("Only feedback on this video.")
-    text: _Text | None = optional("Only feedback for queries with this text.")
-    verdict: choice_types.Verdict | None = optional("Only feedback with this verdict.")
-    caller: _Text | None = optional("Only feedback from this user or key.")
-    own: bool = Field(default=False, description="Only your own feedback, for administrators too.")
-    sort: choice_types.TimeSort = Field(default="-time", description="`-time`: newest first.")
-
 
 # Stated in the OpenAPI document only: the service checks the values, with its own hints.
 _AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from api.dependencies import AuditListParameters, NoParameters, PageLinkDep
+from api.dependencies import NoParameters, PageLinkDep
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas import access
 from service.access import audit_log, credentials, users
+from service.core.list_parameters import AuditFilters
 
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
@@ -93,12 +94,10 @@ def end_session(session_id: str) -> None:
 
 @router.get("/audit", operation_id="list_audit_entries")
 @requires("admin")
-def list_audit_entries(
-    links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]
-) -> access.AuditPage:
+def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditFilters, Query()]) -> access.AuditPage:
     """List the audit log in pages, newest first by default.
 
     An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys are
     included, searches are not.
     """
-    return links.add(audit_log.list_entries(**dict(parameters)))
+    return links.add(audit_log.list_entries(parameters))

@@ -10,14 +10,7 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from pydantic import Field
 
 from api.conditional_responses import conditional_response, range_response
-from api.dependencies import (
-    NoParameters,
-    PageLinkDep,
-    QueryDep,
-    ReleaseListParameters,
-    ShardListParameters,
-    StrictParameters,
-)
+from api.dependencies import NoParameters, PageLinkDep, QueryDep
 from api.openapi import UNCHANGED, file_response
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
@@ -28,6 +21,7 @@ from service.access import audit_log
 from service.backups import snapshots
 from service.catalog import database
 from service.core.errors import Unavailable
+from service.core.list_parameters import ReleaseFilters, ShardFilters, StrictParameters
 from service.core.settings import Settings
 from service.library import library_listing, prometheus_metrics, release_serving
 from service.library.library_status import library_status
@@ -87,10 +81,10 @@ def list_shards(
     request: Request,
     links: PageLinkDep,
     service: QueryDep,
-    parameters: Annotated[ShardListParameters, Query()],
+    parameters: Annotated[ShardFilters, Query()],
 ) -> Response:
     """List published shards in pages, with domain, size and faults."""
-    page = library_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
+    page = library_listing.list_shards(parameters, service.snapshots.degraded())
     return conditional_response(request, page, headers=links.headers(page))
 
 
@@ -99,10 +93,10 @@ def list_shards(
 )
 @requires("search")
 def list_releases(
-    request: Request, links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]
+    request: Request, links: PageLinkDep, parameters: Annotated[ReleaseFilters, Query()]
 ) -> Response:
     """List releases in pages, with method, kind and size. `current` marks the served release."""
-    page = library_listing.list_releases(**dict(parameters))
+    page = library_listing.list_releases(parameters)
     return conditional_response(request, page, headers=links.headers(page))
 
 

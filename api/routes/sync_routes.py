@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.dependencies import NoParameters, PageLinkDep, SyncedFileListParameters
+from api.dependencies import NoParameters, PageLinkDep
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import FollowedSource, StoredFilePage, SyncDetails, SyncedFilesPatch, SyncSpec
+from service.core.list_parameters import SyncedFileFilters
 from service.syncs import registered_syncs, synced_files
 
 router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
@@ -36,10 +37,10 @@ def list_syncs(_parameters: NoParameters) -> list[SyncDetails]:
 @router.get("/files", operation_id="list_synced_files")
 @requires("search")
 def list_synced_files(
-    links: PageLinkDep, parameters: Annotated[SyncedFileListParameters, Query()]
+    links: PageLinkDep, parameters: Annotated[SyncedFileFilters, Query()]
 ) -> StoredFilePage:
     """List the files that domains follow, as the last sync saw them. `next_cursor` continues with the next page."""
-    return links.add(synced_files.list_files(**dict(parameters)))
+    return links.add(synced_files.list_files(parameters))
 
 
 @router.put("/files", status_code=204, operation_id="record_synced_files")

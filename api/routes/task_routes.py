@@ -15,14 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
-from api.dependencies import (
-    CallerDep,
-    IdempotencyKey,
-    NoParameters,
-    PageLinkDep,
-    TaskListParameters,
-    parse_json,
-)
+from api.dependencies import CallerDep, IdempotencyKey, NoParameters, PageLinkDep, parse_json
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, api_link
 from api.request_threads import StreamLimit, run_long
@@ -32,6 +25,7 @@ from cinestrata_schemas import tasks
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
+from service.core.list_parameters import TaskFilters
 from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands, task_storage, upgrades
@@ -106,14 +100,12 @@ async def append_videos(
 
 @router.get("", operation_id="list_tasks", response_model=list[tasks.TaskDetails], responses=UNCHANGED)
 @requires("search")
-def list_tasks(
-    request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
-) -> Response:
+def list_tasks(request: Request, links: PageLinkDep, parameters: Annotated[TaskFilters, Query()]) -> Response:
     """List tasks, by default in queue order. `into` is null for domains, and set for appends and upgrades.
 
     With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
-    page = library_listing.list_tasks(**dict(parameters))
+    page = library_listing.list_tasks(parameters)
     return conditional_response(request, page.tasks, headers=links.headers(page))
 
 

@@ -13,15 +13,7 @@ from limits.strategies import FixedWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response, remote_response
-from api.dependencies import (
-    CallerDep,
-    ExplanationParameters,
-    FeedbackListParameters,
-    PageLinkDep,
-    QueryDep,
-    SimilarParameters,
-    VideoListParameters,
-)
+from api.dependencies import CallerDep, ExplanationParameters, PageLinkDep, QueryDep, SimilarParameters
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas import videos
@@ -32,6 +24,7 @@ from media.video_limits import media_type as find_media_type
 from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core import request_limits
 from service.core.errors import NotFound, TooManyRequests
+from service.core.list_parameters import FeedbackFilters, VideoFilters
 from service.library import library_listing, video_changes
 from service.library.deletion import delete_videos
 
@@ -43,10 +36,10 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 @router.get("", operation_id="list_videos", response_model=videos.VideoPage, responses=UNCHANGED)
 @requires("search")
 def list_videos(
-    request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
+    request: Request, links: PageLinkDep, parameters: Annotated[VideoFilters, Query()]
 ) -> Response:
     """List videos in pages. `next_cursor` and the `Link` header continue with the next page."""
-    page = library_listing.list_videos(**dict(parameters))
+    page = library_listing.list_videos(parameters)
     return conditional_response(request, page, headers=links.headers(page))
 
 
@@ -194,11 +187,11 @@ def give_feedback(request: Request, spec: videos.FeedbackSpec) -> videos.Feedbac
 @feedback_router.get("", operation_id="list_feedback")
 @requires("search")
 def list_feedback(
-    request: Request, links: PageLinkDep, parameters: Annotated[FeedbackListParameters, Query()]
+    request: Request, links: PageLinkDep, parameters: Annotated[FeedbackFilters, Query()]
 ) -> videos.FeedbackPage:
     """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
-    is_own = parameters.own or _principal(request).scope != "admin"
-    return links.add(video_changes.list_feedback(**dict(parameters) | {"own": is_own}))
+    parameters.own |= _principal(request).scope != "admin"
+    return links.add(video_changes.list_feedback(parameters))
 
 
 @feedback_router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.dependencies import NoParameters, PageLinkDep, PageParameters
+from api.dependencies import NoParameters, PageLinkDep
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas import webhooks
+from service.core.list_parameters import PageParameters
 from service.webhooks import endpoints
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRoute)
@@ -66,7 +67,7 @@ def list_deliveries(
 
     Messages are kept for 7 days.
     """
-    return links.add(endpoints.list_deliveries(webhook_id, **dict(parameters)))
+    return links.add(endpoints.list_deliveries(webhook_id, parameters))
 
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202, operation_id="resend_delivery")

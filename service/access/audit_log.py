@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
 from service.catalog.tables import to_response
 from service.core.errors import InvalidInput
+from service.core.list_parameters import AuditFilters
 from service.core.text_rules import storable
 
 MAX_LISTED_IDS = 100  # listed for a change of many resources; ``details`` has the total
@@ -126,43 +127,27 @@ def record_event(
         record_change(session, action, target, details, actor=actor)
 
 
-def list_entries(
-    *,
-    actor: str | None = None,
-    kind: Sequence[str] | None = None,
-    action: Sequence[str] | None = None,
-    target: str | None = None,
-    address: str | None = None,
-    request_id: str | None = None,
-    text: str | None = None,
-    after: datetime | None = None,
-    before: datetime | None = None,
-    sort: str = "-time",
-    cursor: str | None = None,
-    limit: int = 100,
-) -> AuditPage:
+def list_entries(wanted: AuditFilters) -> AuditPage:
     """List a page of entries, by the parameters of ``GET /audit``; raise InvalidInput."""
-    after, before = _in_utc(after), _in_utc(before)
+    after, before = _in_utc(wanted.after), _in_utc(wanted.before)
     if after is not None and before is not None and after >= before:
         raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
-    exact = {"actor": actor, "target": target, "address": address, "request_id": request_id}
-    query = select(AuditEntry).filter_by(
-        **{name: value for name, value in exact.items() if value is not None}
-    )
-    if kind:
-        query = query.where(AuditEntry.actor_kind.in_(kind))
-    if action:
-        of_resource = [AuditEntry.action.startswith(f"{each}.", autoescape=True) for each in action]
-        query = query.where(or_(AuditEntry.action.in_(action), *of_resource))
-    if text:
+    exact = wanted.model_dump(include={"actor", "target", "address", "request_id"}, exclude_none=True)
+    query = select(AuditEntry).filter_by(**exact)
+    if wanted.kind:
+        query = query.where(AuditEntry.actor_kind.in_(wanted.kind))
+    if wanted.action:
+        of_resource = [AuditEntry.action.startswith(f"{each}.", autoescape=True) for each in wanted.action]
+        query = query.where(or_(AuditEntry.action.in_(wanted.action), *of_resource))
+    if wanted.text:
         columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]
-        query = query.where(contains_text(text, columns, [AuditEntry.details]))
+        query = query.where(contains_text(wanted.text, columns, [AuditEntry.details]))
     if after is not None:
         query = query.where(AuditEntry.at >= after)
     if before is not None:
         query = query.where(AuditEntry.at < before)
     with session_scope() as session:
-        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+        page = _ORDERS.read_page(session, query, wanted.sort, wanted.cursor, wanted.limit)
     return AuditPage(
         entries=[to_response(AuditRecord, row) for row in page.rows], next_cursor=page.next_cursor
     )

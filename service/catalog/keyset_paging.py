@@ -60,7 +60,7 @@ class KeysetOrders:
     unique: Column
 
     def read_page(
-        self, session: Session, query: Select[Any], *, sort: str, cursor: str | None, limit: int
+        self, session: Session, query: Select[Any], sort: str, cursor: str | None, limit: int
     ) -> Page:
         """Read one page of a query for entities, which has no order; raise InvalidInput for a wrong cursor."""
         column, descending = self.columns[sort.removeprefix("-")], sort.startswith("-")

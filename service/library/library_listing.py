@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import TaskKind
 from cinestrata_schemas.library import ReleasePage, ReleaseSummary, ShardPage, ShardSummary
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoDetails, VideoMoment, VideoPage, VideoSummary
@@ -21,6 +20,12 @@ from service.catalog.tables import Release, Shard, Task, Video, to_response
 from service.catalog.task_names import read_task_names, require_task
 from service.catalog.video_texts import read_texts
 from service.core.errors import NotFound
+from service.core.list_parameters import (
+    ReleaseFilters,
+    ShardFilters,
+    TaskFilters,
+    VideoFilters,
+)
 from service.core.settings import settings
 from service.core.text_rules import name_key
 from service.library.library_status import shard_faults
@@ -61,37 +66,26 @@ class TaskPage(NamedTuple):
     next_cursor: str | None
 
 
-def list_tasks(
-    *,
-    state: Sequence[str] | None = None,
-    kind: TaskKind | None = None,
-    into: str | None = None,
-    method: str | None = None,
-    text: str | None = None,
-    searched: bool | None = None,
-    sort: str = "position",
-    cursor: str | None = None,
-    limit: int | None = None,
-) -> TaskPage:
+def list_tasks(wanted: TaskFilters) -> TaskPage:
     """List a page of tasks, by the parameters of ``GET /tasks``; raise NotFound for an unknown domain."""
     query = select(Task)
-    if state:
-        query = query.where(Task.state.in_(state))
-    if kind is not None:
+    if wanted.state:
+        query = query.where(Task.state.in_(wanted.state))
+    if wanted.kind is not None:
         kinds = {"domain": Task.target_id.is_(None), "append": ~learns(), "upgrade": Task.upgrades}
-        query = query.where(kinds[kind])
-    if method is not None:
-        query = query.where(Task.method == method)
-    if text:
-        by_name = Task.name_key.contains(name_key(text), autoescape=True)
-        named = select(Task.id).where(or_(by_name, contains_text(text, [Task.id, Task.slug])))
+        query = query.where(kinds[wanted.kind])
+    if wanted.method is not None:
+        query = query.where(Task.method == wanted.method)
+    if wanted.text:
+        by_name = Task.name_key.contains(name_key(wanted.text), autoescape=True)
+        named = select(Task.id).where(or_(by_name, contains_text(wanted.text, [Task.id, Task.slug])))
         query = query.where(or_(Task.id.in_(named), Task.target_id.in_(named)))
     with session_scope() as session:
-        if searched is not None:
-            query = query.where(_is_searched(session) if searched else ~_is_searched(session))
-        if into is not None:
-            query = query.where(Task.target_id == require_task(session, into).id)
-        page = _TASK_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit or _NO_LIMIT)
+        if wanted.searched is not None:
+            query = query.where(_is_searched(session) if wanted.searched else ~_is_searched(session))
+        if wanted.into is not None:
+            query = query.where(Task.target_id == require_task(session, wanted.into).id)
+        page = _TASK_ORDERS.read_page(session, query, wanted.sort, wanted.cursor, wanted.limit or _NO_LIMIT)
         return TaskPage(task_details(session, page.rows), page.next_cursor)
 
 
@@ -105,26 +99,16 @@ def _is_searched(session: Session) -> ColumnElement[bool]:
     )
 
 
-def list_releases(
-    *,
-    task: str | None = None,
-    kind: str | None = None,
-    method: str | None = None,
-    current: bool | None = None,
-    sort: str = "learned",
-    cursor: str | None = None,
-    limit: int = 100,
-) -> ReleasePage:
+def list_releases(wanted: ReleaseFilters) -> ReleasePage:
     """List a page of releases, by the parameters of ``GET /releases``; raise NotFound for an unknown task."""
     served = index_manifest.read_manifest().served
-    given = {"kind": kind, "method": method}
-    query = select(Release).filter_by(**{name: value for name, value in given.items() if value is not None})
-    if current is not None:
-        query = query.where(Release.id == (served or "") if current else Release.id != (served or ""))
+    query = select(Release).filter_by(**wanted.model_dump(include={"kind", "method"}, exclude_none=True))
+    if wanted.current is not None:
+        query = query.where(Release.id == (served or "") if wanted.current else Release.id != (served or ""))
     with session_scope() as session:
-        if task is not None:
-            query = query.where(Release.task_id == require_task(session, task).id)
-        page = _RELEASE_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+        if wanted.task is not None:
+            query = query.where(Release.task_id == require_task(session, wanted.task).id)
+        page = _RELEASE_ORDERS.read_page(session, query, wanted.sort, wanted.cursor, wanted.limit)
         names = read_task_names(session, (release.task_id for release in page.rows))
     releases = [
         to_response(
@@ -139,23 +123,16 @@ def list_releases(
     return ReleasePage(releases=releases, next_cursor=page.next_cursor)
 
 
-def list_shards(
-    degraded: Mapping[str, str] | None = None,
-    *,
-    text: str | None = None,
-    sort: str = "created",
-    cursor: str | None = None,
-    limit: int | None = None,
-) -> ShardPage:
+def list_shards(wanted: ShardFilters, degraded: Mapping[str, str] | None = None) -> ShardPage:
     """List a page of published shards, by the parameters of ``GET /shards``; ``degraded`` as for the status."""
     manifest, errors = published_manifest()
     query = select(Shard)
-    if text:
+    if wanted.text:
         query = query.where(
-            Shard.task_id.in_(select(Task.id).where(contains_text(text, [Task.name, Task.id])))
+            Shard.task_id.in_(select(Task.id).where(contains_text(wanted.text, [Task.name, Task.id])))
         )
     with session_scope() as session:
-        page = _SHARD_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit or _NO_LIMIT)
+        page = _SHARD_ORDERS.read_page(session, query, wanted.sort, wanted.cursor, wanted.limit)
         names = read_task_names(session, (shard.task_id for shard in page.rows))
     faults = shard_faults(page.rows, manifest, errors) | dict(degraded or {})
     return ShardPage(
@@ -174,28 +151,19 @@ def list_shards(
     )
 
 
-def list_videos(
-    task: str | None = None,
-    *,
-    status: str | None = None,
-    split: str | None = None,
-    text: str | None = None,
-    sort: str = "added",
-    cursor: str | None = None,
-    limit: int = 100,
-) -> VideoPage:
+def list_videos(wanted: VideoFilters) -> VideoPage:
     """List a page of videos, by the parameters of ``GET /videos``; raise NotFound for an unknown task."""
     query = select(Video)
-    if status is not None:
-        query = query.where(Video.status == status)
-    if split is not None:
-        query = query.where(Video.effective_split.in_(splits_of(split)))
-    if text:
-        query = query.where(contains_text(text, [Video.id, Video.uri, Video.reason], [Video.captions]))
+    if wanted.status is not None:
+        query = query.where(Video.status == wanted.status)
+    if wanted.split is not None:
+        query = query.where(Video.effective_split.in_(splits_of(wanted.split)))
+    if wanted.text:
+        query = query.where(contains_text(wanted.text, [Video.id, Video.uri, Video.reason], [Video.captions]))
     with session_scope() as session:
-        if task is not None:
-            query = _of_domain(session, query, task)
-        page = _VIDEO_ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+        if wanted.task is not None:
+            query = _of_domain(session, query, wanted.task)
+        page = _VIDEO_ORDERS.read_page(session, query, wanted.sort, wanted.cursor, wanted.limit)
         copied = [video.copy_of for video in page.rows if video.copy_of is not None]
         replaced = select(Video.vector_id, Video.id).where(Video.vector_id.in_(copied))
         originals = {vector_id: video for vector_id, video in session.execute(replaced)}

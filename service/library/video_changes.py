@@ -20,7 +20,6 @@ from typing import Any
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import Verdict
 from cinestrata_schemas.videos import FeedbackDetails, FeedbackPage, FeedbackSpec, VideoDetails, VideoPatch
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, current_actor, record_change
@@ -31,6 +30,7 @@ from service.catalog.tables import Feedback, Task, Video, to_response
 from service.catalog.video_texts import edit_texts
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
+from service.core.list_parameters import FeedbackFilters
 from service.core.text_rules import UNSTORABLE
 from service.library.library_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
@@ -167,31 +167,23 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         return to_response(FeedbackDetails, row, video_id=spec.video_id)
 
 
-def list_feedback(
-    *,
-    video_id: str | None = None,
-    text: str | None = None,
-    verdict: Verdict | None = None,
-    caller: str | None = None,
-    own: bool = False,
-    sort: str = "-time",
-    cursor: str | None = None,
-    limit: int = 100,
-) -> FeedbackPage:
+def list_feedback(wanted: FeedbackFilters) -> FeedbackPage:
     """List a page of feedback, by the parameters of ``GET /feedback``; ``own``: only from the current actor."""
     query = select(Feedback)
-    if own:
+    if wanted.own:
         query = _of_caller(query, current_actor())
-    if caller is not None:
-        query = query.where(Feedback.caller == caller)
-    if verdict is not None:
-        query = query.where(Feedback.verdict == verdict)
-    if text is not None:
-        query = query.where(contains_text(text, [Feedback.text]))
-    if video_id is not None:
-        query = query.where(Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == video_id)))
+    if wanted.caller is not None:
+        query = query.where(Feedback.caller == wanted.caller)
+    if wanted.verdict is not None:
+        query = query.where(Feedback.verdict == wanted.verdict)
+    if wanted.text is not None:
+        query = query.where(contains_text(wanted.text, [Feedback.text]))
+    if wanted.video_id is not None:
+        query = query.where(
+            Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == wanted.video_id))
+        )
     with session_scope() as session:
-        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+        page = _ORDERS.read_page(session, query, wanted.sort, wanted.cursor, wanted.limit)
         vector_ids = [row.video_vector_id for row in page.rows]
         ids = dict(
             session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(vector_ids))).all()

@@ -33,6 +33,7 @@ from service.catalog.tables import FINAL_STATES, Task, to_response
 from service.catalog.task_names import lock_names
 from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound, WorkerStopping
+from service.core.list_parameters import VideoFilters
 from service.core.settings import settings
 from service.core.text_rules import name_key
 from service.library import deletion, library_listing, video_changes
@@ -364,11 +365,11 @@ def _checked(kind: type[Spec], **fields: Any) -> Spec:
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
     """Iterate over the videos in domains and in appends to them."""
     for domain in domains:
-        page = library_listing.list_videos(domain.id, limit=_PAGE)
-        yield from page.videos
+        wanted = VideoFilters(task=domain.id, limit=_PAGE)
+        yield from (page := library_listing.list_videos(wanted)).videos
         while page.next_cursor is not None:
-            page = library_listing.list_videos(domain.id, cursor=page.next_cursor, limit=_PAGE)
-            yield from page.videos
+            wanted.cursor = page.next_cursor
+            yield from (page := library_listing.list_videos(wanted)).videos
 
 
 def _explain(error: CinestrataError | OSError) -> str:

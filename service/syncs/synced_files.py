@@ -20,6 +20,7 @@ from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import FileRemoval, Task, Video
 from service.catalog.task_names import require_task
 from service.core.errors import InvalidInput
+from service.core.list_parameters import SyncedFileFilters
 from service.core.settings import settings
 from service.storage.library_files import UPLOAD_SCHEME, resolve_video_path
 from service.syncs.sync_plan import file_key
@@ -33,9 +34,7 @@ _ORDERS = KeysetOrders({"id": operation_tables.SyncedFile.id}, unique=operation_
 _FIELDS = tuple(StoredFile.model_fields)
 
 
-def list_files(
-    task: str | None = None, sha256: Sequence[str] = (), *, cursor: str | None = None, limit: int = 1000
-) -> StoredFilePage:
+def list_files(wanted: SyncedFileFilters) -> StoredFilePage:
     """List a page of followed files; raise NotFound, or InvalidInput for a wrong cursor.
 
     Args:
@@ -44,12 +43,12 @@ def list_files(
         cursor: ``next_cursor`` of the previous page.
     """
     query = select(operation_tables.SyncedFile)
-    if sha256:
-        query = query.where(operation_tables.SyncedFile.sha256.in_(sha256))
+    if wanted.sha256:
+        query = query.where(operation_tables.SyncedFile.sha256.in_(wanted.sha256))
     with session_scope() as session:
-        if task is not None:
-            query = query.where(operation_tables.SyncedFile.task_id == require_task(session, task).id)
-        page = _ORDERS.read_page(session, query, sort="id", cursor=cursor, limit=limit)
+        if wanted.task is not None:
+            query = query.where(operation_tables.SyncedFile.task_id == require_task(session, wanted.task).id)
+        page = _ORDERS.read_page(session, query, "id", wanted.cursor, wanted.limit)
         files = [
             StoredFile.model_construct(**{name: getattr(row, name) for name in _FIELDS}) for row in page.rows
         ]
@@ -58,11 +57,11 @@ def list_files(
 
 def iterate_files(domain: str | None, sha256: Sequence[str]) -> Iterator[StoredFile]:
     """Iterate over all pages of :func:`list_files`."""
-    page = list_files(domain, sha256)
-    yield from page.files
+    wanted = SyncedFileFilters(task=domain, sha256=list(sha256), limit=1000)
+    yield from (page := list_files(wanted)).files
     while page.next_cursor is not None:
-        page = list_files(domain, sha256, cursor=page.next_cursor)
-        yield from page.files
+        wanted.cursor = page.next_cursor
+        yield from (page := list_files(wanted)).files
 
 
 def list_sources() -> list[FollowedSource]:

@@ -31,6 +31,7 @@ from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task, to_response
 from service.core.errors import Conflict, NotFound
+from service.core.list_parameters import PageParameters
 from service.webhooks.deliveries import make_backlog_due, send_once
 from service.webhooks.sending import check_url
 
@@ -128,12 +129,12 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
         return to_response(DeliveryDetails, row)
 
 
-def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 50) -> DeliveryPage:
+def list_deliveries(webhook_id: str, wanted: PageParameters) -> DeliveryPage:
     """List a page of an endpoint's messages, newest first; raise NotFound."""
     with session_scope() as session:
         _require(session, webhook_id)
         query = select(Delivery).where(Delivery.webhook_id == webhook_id)
-        page = _ORDERS.read_page(session, query, sort="-created", cursor=cursor, limit=limit)
+        page = _ORDERS.read_page(session, query, "-created", wanted.cursor, wanted.limit)
         deliveries = [to_response(DeliveryDetails, row) for row in page.rows]
         return DeliveryPage(deliveries=deliveries, next_cursor=page.next_cursor)
 

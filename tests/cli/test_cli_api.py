@@ -24,6 +24,7 @@ from service.access.audit_log import Actor, record_event
 from service.access.credentials import find_key
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
+from service.core.list_parameters import ShardFilters
 from service.core.settings import Settings
 from service.library.library_listing import list_shards
 from service.operations import list_jobs, run_job
@@ -165,7 +166,10 @@ def test_videos_are_deleted_and_compaction_frees_their_space(
     assert "b:" not in done.output
     after = ShardStore(folder.index_dir).manifest()
     assert (after.tombstones, after.shards["tsk_a"].count, after.shards["tsk_b"]) == ({}, 3, before["tsk_b"])
-    assert [(shard.count, shard.degraded) for shard in list_shards().shards] == [(3, None), (4, None)]
+    assert [(shard.count, shard.degraded) for shard in list_shards(ShardFilters()).shards] == [
+        (3, None),
+        (4, None),
+    ]
     for video in range(4):
         run("delete", f"b-{video}", "--yes")
     assert run("compact", "b").exit_code == 0

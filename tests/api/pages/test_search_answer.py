@@ -20,6 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core.list_parameters import FeedbackFilters
 from service.library.video_changes import list_feedback
 from tests.api.browser import find, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST
@@ -283,7 +284,7 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
     wait_until(browser, lambda b: _shown_buttons(controls) == ["Undo"])
     status = find(controls, "[role=status]")
     assert status.text == "Marked right"
-    (entry,) = list_feedback().feedback
+    (entry,) = list_feedback(FeedbackFilters()).feedback
     assert (entry.text, entry.verdict) == (HOSTILE_QUERY, "right")
     assert browser.switch_to.active_element.text == "Undo"
 
@@ -303,4 +304,4 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
     assert find(controls, "[role=status]").text == "Marked right"
     find(controls, ".quiet").send_keys(Keys.SPACE)
     wait_until(browser, lambda b: len(_shown_buttons(controls)) == 2)
-    assert list_feedback().feedback == []
+    assert list_feedback(FeedbackFilters()).feedback == []

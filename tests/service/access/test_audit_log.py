@@ -21,6 +21,7 @@ from service.access.audit_log import (
 )
 from service.catalog.database import session_scope
 from service.core.errors import InvalidInput
+from service.core.list_parameters import AuditFilters, VideoFilters
 from service.core.settings import Settings
 from service.library import deletion, library_listing, video_changes
 from service.tasks import commands
@@ -38,7 +39,7 @@ def test_changes_of_tasks_and_videos_are_recorded_with_their_actor(
 ) -> None:
     with acting_as(ADA):
         task = post("birds", 2)
-        video, other = (entry.id for entry in library_listing.list_videos(task.id).videos)
+        video, other = (entry.id for entry in library_listing.list_videos(VideoFilters(task=task.id)).videos)
         video_changes.edit_video(video, VideoPatch(captions=["a heron"]))
         video_changes.edit_video(video, VideoPatch(captions=["a heron"]))  # no difference
         deletion.delete_videos([other, "missing"])
@@ -94,12 +95,12 @@ def test_conditions_select_entries(sqlite_catalog: Settings) -> None:
 def test_pages_list_each_entry_once(sqlite_catalog: Settings) -> None:
     for number in range(7):
         record_event("task.cancel", str(number))
-    first = list_entries(limit=4)
+    first = list_entries(AuditFilters(limit=4))
     record_event("task.cancel", "later")
-    second = list_entries(limit=4, cursor=first.next_cursor)
+    second = list_entries(AuditFilters(limit=4, cursor=first.next_cursor))
     assert [entry.target for entry in (*first.entries, *second.entries)] == list("6543210")
     assert second.next_cursor is None
-    assert list_entries(sort="time").entries[0].target == "0"
+    assert list_entries(AuditFilters(sort="time")).entries[0].target == "0"
 
 
 def test_hostile_texts_are_stored_without_errors(catalog: Settings) -> None:

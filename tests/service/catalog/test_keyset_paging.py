@@ -16,6 +16,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.errors import InvalidInput, NotFound
+from service.core.list_parameters import ReleaseFilters, TaskFilters, VideoFilters
 from service.core.settings import Settings
 from service.library import library_listing
 from tests.catalog_rows import add_release_and_shard
@@ -77,7 +78,7 @@ def test_changes_between_pages_neither_repeat_nor_hide_videos(catalog: Settings)
         _check_pages(
             Video,
             lambda first, count, dice=dice: _add_videos(range(first, first + count), dice, "t000"),
-            lambda **page: library_listing.list_videos("t000", **page),
+            lambda **page: library_listing.list_videos(VideoFilters(task="t000", **page)),
             sort,
             dice,
         )
@@ -154,7 +155,9 @@ def test_filters_of_videos(catalog: Settings) -> None:
             session.add(Video(id=video_id, task_id=task, **fields))
 
     def ids(**filters: Any) -> list[str]:
-        return [video.id for video in library_listing.list_videos(**filters).videos]
+        return [
+            video.id for video in library_listing.list_videos(VideoFilters.model_construct(**filters)).videos
+        ]
 
     assert ids(text="TAXI") == ["a", "Taxi-1"]
     assert ids(text="übung") == ids(text="ÜBUNG") == ids(text="Übung.mp4") == ["a"]
@@ -167,7 +170,7 @@ def test_filters_of_videos(catalog: Settings) -> None:
     assert ids(split="train") == ["a", "e"], "a fold is learned, too"
     assert ids(split="fold") == ["e"]
     with pytest.raises(NotFound):
-        library_listing.list_videos("a\0b")
+        library_listing.list_videos(VideoFilters.model_construct(task="a\0b"))
 
 
 def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog: Settings) -> None:
@@ -179,12 +182,12 @@ def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog
                 Video(id=f"bad-{task}", task_id=task, uri="x.mp4", status="rejected", reason=f"Bad {task}")
             )
             session.add(Video(id=f"good-{task}", task_id=task, uri="y.mp4", status="accepted"))
-    page = library_listing.list_videos("t000", status="rejected")
+    page = library_listing.list_videos(VideoFilters(task="t000", status="rejected"))
     assert [(video.id, video.task_id, video.reason) for video in page.videos] == [
         ("bad-t000", "t000", "Bad t000"),
         ("bad-t001", "t001", "Bad t001"),
     ]
-    rejected = library_listing.list_videos("t000", status="rejected", text="BAD T001")
+    rejected = library_listing.list_videos(VideoFilters(task="t000", status="rejected", text="BAD T001"))
     assert [video.id for video in rejected.videos] == ["bad-t001"]
 
 
@@ -197,7 +200,7 @@ def test_details_of_tasks_hold_the_first_rejected_videos(catalog: Settings) -> N
                 Video(id=f"{task}-{number:03}", task_id=task, uri="x", status="rejected", reason="r")
                 for number in range(103)
             )
-    for task in library_listing.list_tasks().tasks:
+    for task in library_listing.list_tasks(TaskFilters()).tasks:
         assert [video.id for video in task.rejected] == [f"{task.id}-{number:03}" for number in range(100)]
 
 
@@ -209,7 +212,7 @@ def test_filters_of_tasks(sqlite_catalog: Settings, post: Post) -> None:
         session.add(Task(id="t9", name="Kitchen (append t9)", target_id=kitchen.id, **fields))
 
     def ids(**filters: Any) -> list[str]:
-        return [task.id for task in library_listing.list_tasks(**filters).tasks]
+        return [task.id for task in library_listing.list_tasks(TaskFilters(**filters)).tasks]
 
     assert ids(state=["ready"]) == [kitchen.id]
     assert ids(state=["ready", "queued"]) == [kitchen.id, night.id, "t9"]
@@ -230,9 +233,9 @@ def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) 
         )
 
     def ids(**filters: Any) -> list[str]:
-        return [release.id for release in library_listing.list_releases(**filters).releases]
+        return [release.id for release in library_listing.list_releases(ReleaseFilters(**filters)).releases]
 
-    first = library_listing.list_releases(limit=2)
+    first = library_listing.list_releases(ReleaseFilters(limit=2))
     assert [(release.id, release.task, release.current) for release in first.releases] == [
         ("r1", "domain 1", False),
         ("r2", "domain 2", False),
@@ -268,8 +271,10 @@ def test_damaged_cursor_is_refused(catalog: Settings) -> None:
         base64.urlsafe_b64encode(b"[" * 1400).decode().rstrip("="),
     ):
         with pytest.raises(InvalidInput) as refusal:
-            library_listing.list_videos(sort="duration", cursor=cursor)
+            library_listing.list_videos(VideoFilters.model_construct(sort="duration", cursor=cursor))
         assert [error.field for error in refusal.value.errors] == ["cursor"]
     for text in ("a\0", "\ud800"):
         with pytest.raises(InvalidInput):
-            library_listing.list_videos(sort="id", cursor=_cursor("id", text, 1))
+            library_listing.list_videos(
+                VideoFilters.model_construct(sort="id", cursor=_cursor("id", text, 1))
+            )

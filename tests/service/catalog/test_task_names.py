@@ -15,6 +15,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict
+from service.core.list_parameters import TaskFilters
 from service.core.settings import Settings
 from service.library import library_listing
 from service.library.deletion import delete_task
@@ -37,7 +38,7 @@ def test_domain_is_found_by_id_name_and_slug(catalog: Settings, post: Post) -> N
     assert _found("夜の街") == _found("yeno-jie") == city.id
     for name in ("Kuchen", "\0", "\ud800", "", "%"):
         assert _found(name) is None
-    assert [task.id for task in library_listing.list_tasks(text="ÜCH").tasks] == [kitchen.id]
+    assert [task.id for task in library_listing.list_tasks(TaskFilters(text="ÜCH")).tasks] == [kitchen.id]
 
 
 def test_equal_names_and_slugs_are_refused(catalog: Settings, post: Post) -> None:

@@ -22,6 +22,7 @@ from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, FileRemoval, Moment, Recall, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
+from service.core.list_parameters import ShardFilters
 from service.core.settings import Settings, settings
 from service.library import deletion
 from service.library import library_listing as catalog_library
@@ -419,7 +420,7 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     service.snapshots.refresh()
     before = service.search("an owl", 50)
     add_release_and_shard("tsk_cars", library.store.manifest().shards["tsk_cars"], order=2)
-    (shown,) = list_shards().shards
+    (shown,) = list_shards(ShardFilters()).shards
     assert (shown.count, shown.deleted, library_status().vectors) == (3, 1, 2)
     with monkeypatch.context() as patch:
         patch.setattr(deletion, "session_scope", _killed)
@@ -427,7 +428,7 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
             deletion.compact("tsk_cars")
     after = deletion.compact("tsk_cars")
     assert (after.vectors, after.deleted, after.is_compactable) == (2, 0, False)
-    (shown,) = list_shards().shards
+    (shown,) = list_shards(ShardFilters()).shards
     assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)
     assert service.snapshots.refresh()
     assert service.search("an owl", 50).results == before.results

@@ -22,6 +22,7 @@ from service import celery_worker
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Task, Video
 from service.core.errors import Unavailable
+from service.core.list_parameters import ShardFilters
 from service.core.settings import Settings, settings
 from service.library import deletion
 from service.library.deletion import delete_task, delete_videos
@@ -121,7 +122,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     assert [*check_releases(library.settings, report), *check_catalog(library.settings, report)] == []
     shown = library_status()
     assert (shown.degraded, shown.vectors) == ({}, 3)
-    assert [(s.task, s.count, s.deleted, s.degraded) for s in list_shards().shards] == [
+    assert [(s.task, s.count, s.deleted, s.degraded) for s in list_shards(ShardFilters()).shards] == [
         ("birds (deleted tsk_birds)", 0, 0, None),
         ("cars", 3, 0, None),
     ]

@@ -16,6 +16,7 @@ from service.catalog.leases import ALIVE, report_worker
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Shard, Task
 from service.core import errors
+from service.core.list_parameters import ReleaseFilters, ShardFilters
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.library_listing import list_releases, list_shards
@@ -84,12 +85,12 @@ def test_state_is_bounded(sqlite_catalog: Settings, post: Post, post_probed: Pos
 def test_shards_are_listed_in_pages(catalog: Settings, post_probed: Post) -> None:
     for order, name in enumerate(["birds", "cars", "Kitchen"], 1):
         _publish(post_probed(name).id, order)
-    first = list_shards(limit=2)
+    first = list_shards(ShardFilters(limit=2))
     assert [shard.task for shard in first.shards] == ["birds", "cars"]
-    last = list_shards(limit=2, cursor=first.next_cursor)
+    last = list_shards(ShardFilters(limit=2, cursor=first.next_cursor))
     assert ([shard.task for shard in last.shards], last.next_cursor) == (["Kitchen"], None)
-    assert [shard.task for shard in list_shards(text="KITCH").shards] == ["Kitchen"]
-    degraded = list_shards({first.shards[0].task_id: "Damaged."}).shards[0].degraded
+    assert [shard.task for shard in list_shards(ShardFilters(text="KITCH")).shards] == ["Kitchen"]
+    degraded = list_shards(ShardFilters(), {first.shards[0].task_id: "Damaged."}).shards[0].degraded
     assert degraded == "Damaged."
 
 
@@ -123,7 +124,10 @@ def test_status_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Po
     assert shown.tasks["ready"] == 0
     assert (shown.videos, shown.vectors, shown.bytes_shards, shown.bytes_releases) == (3, 3, 200, 1000)
     assert [(w.owner, w.task) for w in shown.workers] == [("host:1:2", "birds")]
-    assert (list_shards().shards[0].task, list_releases().releases[0].learned_order) == ("birds", 1)
+    assert (
+        list_shards(ShardFilters()).shards[0].task,
+        list_releases(ReleaseFilters()).releases[0].learned_order,
+    ) == ("birds", 1)
     assert shown.degraded == {"birds": "vectors.faiss does not match its checksum"}
     assert shown.database == "ok"
     assert "doesn't respond" in shown.broker

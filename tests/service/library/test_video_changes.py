@@ -20,6 +20,7 @@ from service.catalog.domain_videos import read_caption_edits, read_metadata_edit
 from service.catalog.tables import Feedback, Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
+from service.core.list_parameters import FeedbackFilters
 from service.core.settings import Settings
 from service.library import video_changes
 from service.library.deletion import delete_videos
@@ -228,13 +229,15 @@ def test_feedback_is_listed_and_taken_back(video: int) -> None:
     other = _give("bob", "a dog")
 
     def ids(**conditions: Any) -> list[int]:
-        return [entry.id for entry in list_feedback(**conditions).feedback]
+        return [entry.id for entry in list_feedback(FeedbackFilters(**conditions)).feedback]
 
     assert ids() == [other.id, cat.id, dog.id]
     assert ids(caller="ada", sort="time") == [dog.id, cat.id]
     assert ids(video_id="b") == ids(verdict="wrong") == ids(text="CAT") == [cat.id]
-    page = list_feedback(limit=2)
-    assert [entry.id for entry in list_feedback(limit=2, cursor=page.next_cursor).feedback] == [dog.id]
+    page = list_feedback(FeedbackFilters(limit=2))
+    assert [
+        entry.id for entry in list_feedback(FeedbackFilters(limit=2, cursor=page.next_cursor)).feedback
+    ] == [dog.id]
     with acting_as(Actor("user", "ada")):
         assert ids(own=True) == [cat.id, dog.id]
         with pytest.raises(NotFound):
@@ -259,7 +262,7 @@ def test_feedback_of_a_version_with_other_words_is_replaced_and_counted(sqlite_v
     _give("ada", "don’t stop", "wrong")
     _give("ada", "don’t stop", "wrong")
     assert _feedback_of(sqlite_video) == [("the dog", 1)]
-    assert len(list_feedback().feedback) == 3
+    assert len(list_feedback(FeedbackFilters()).feedback) == 3
 
 
 def test_feedback_goes_with_its_video(video: int) -> None:
@@ -334,7 +337,11 @@ def test_feedback_whose_transaction_fails_leaves_nothing(video: int, monkeypatch
         patch.setattr(video_changes, "number_edits", fail)
         with pytest.raises(RuntimeError):
             _give("ada", "a dog")
-    assert (list_feedback().feedback, _feedback_of(video), read_last_edit()) == ([], [], number)
+    assert (list_feedback(FeedbackFilters()).feedback, _feedback_of(video), read_last_edit()) == (
+        [],
+        [],
+        number,
+    )
 
 
 def test_words_of_every_process_follow_feedback(video: int) -> None:

@@ -20,6 +20,7 @@ from cli.commands import sync_command
 from cli.service_client import ServiceClient, connect
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import Sync
+from service.core.list_parameters import VideoFilters
 from service.core.settings import settings
 from service.library import deletion, video_changes
 from service.library.library_listing import list_videos
@@ -128,7 +129,11 @@ class FollowedFolder:
     def videos(self) -> dict[str, Any]:
         """Return the accepted videos by content."""
         name = self.folder.name
-        accepted = [video for video in list_videos(name, limit=1000).videos if video.status == "accepted"]
+        accepted = [
+            video
+            for video in list_videos(VideoFilters(task=name, limit=1000)).videos
+            if video.status == "accepted"
+        ]
         assert len({video.content_hash for video in accepted}) == len(accepted)
         return {video.content_hash: video for video in accepted}
 

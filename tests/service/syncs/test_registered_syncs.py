@@ -21,6 +21,7 @@ from service.catalog.database import session_scope
 from service.catalog.operation_tables import LeaseRow, Sync
 from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
+from service.core.list_parameters import VideoFilters
 from service.core.settings import settings
 from service.library.library_listing import list_videos
 from service.syncs import registered_syncs
@@ -164,7 +165,7 @@ def test_uploaded_files_are_no_part_of_the_media_root(films: Path) -> None:
     assert (counts.new, counts.unchanged) == (0, 3)
     assert (counts.vanished, counts.deleted, counts.left_out) == (0, 0, 0)
     (task,) = commands.list_tasks()
-    assert sorted(video.uri for video in list_videos(task.id).videos) == sorted(files)
+    assert sorted(video.uri for video in list_videos(VideoFilters(task=task.id)).videos) == sorted(files)
 
 
 def test_unreadable_folder_deletes_nothing(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +188,10 @@ def test_unreadable_folder_deletes_nothing(films: Path, monkeypatch: pytest.Monk
     assert (counts.unchanged, counts.vanished, counts.deleted, counts.left_out) == (1, 1, 1, 1)
     assert "cannot be read" in counts.left_out_files[0].reason
     (task,) = commands.list_tasks()
-    assert {video.uri for video in list_videos(task.id).videos} == {"films/b.mp4", "films/inner/c.mp4"}
+    assert {video.uri for video in list_videos(VideoFilters(task=task.id)).videos} == {
+        "films/b.mp4",
+        "films/inner/c.mp4",
+    }
 
 
 def test_manifest_that_links_out_of_the_media_root_is_not_read(films: Path) -> None:
@@ -230,7 +234,10 @@ def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
     }
     assert str(settings().data_dir) not in str(reasons)
     (domain, _) = commands.list_tasks()
-    assert {video.uri for video in list_videos(domain.id).videos} >= {"films/a.mp4", "films/b.mp4"}
+    assert {video.uri for video in list_videos(VideoFilters(task=domain.id)).videos} >= {
+        "films/a.mp4",
+        "films/b.mp4",
+    }
     details = list_syncs()[0]
     assert SyncDetails.model_validate_json(details.model_dump_json()) == details
 
@@ -353,7 +360,9 @@ def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.Monk
         counts = counts_of(sync)
         assert (counts.new, counts.unchanged, counts.rejected) == (0, 3, 0)
     domain = commands.list_tasks()[0].id
-    uris = sorted(video.uri for video in list_videos(domain).videos if video.status == "accepted")
+    uris = sorted(
+        video.uri for video in list_videos(VideoFilters(task=domain)).videos if video.status == "accepted"
+    )
     assert uris == [f"films/{name}.mp4" for name in "abc"]
 
 
@@ -444,7 +453,7 @@ def test_registration_that_keeps_vanished_videos_applies_to_a_run_in_progress(
         patch.setattr(registered_syncs, "plan_sync", register_after_plan)
         run(sync)
     (task,) = commands.list_tasks()
-    assert len(list_videos(task.id).videos) == 2
+    assert len(list_videos(VideoFilters(task=task.id)).videos) == 2
     counts = counts_of(sync)
     assert (counts.vanished, counts.deleted) == (1, 0)
 

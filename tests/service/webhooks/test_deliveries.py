@@ -19,6 +19,7 @@ from cinestrata_schemas.webhooks import WebhookPatch, WebhookSecret, WebhookSpec
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, LeaseRow
 from service.core.errors import NotFound
+from service.core.list_parameters import PageParameters
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints, sending
 from service.webhooks.deliveries import claim_turn, due_endpoints
@@ -123,7 +124,7 @@ def test_messages_of_one_endpoint_are_listed_by_page_newest_first(register: Regi
         emit_event(number)
     listed, sizes, cursor = list[str](), [], None
     while not sizes or cursor:
-        page = endpoints.list_deliveries(webhook.id, cursor=cursor, limit=2)
+        page = endpoints.list_deliveries(webhook.id, PageParameters(cursor=cursor, limit=2))
         listed += [message.payload["data"]["task_id"] for message in page.deliveries]
         sizes.append(len(page.deliveries))
         cursor = page.next_cursor
@@ -131,7 +132,7 @@ def test_messages_of_one_endpoint_are_listed_by_page_newest_first(register: Regi
     assert listed == [f"tsk_{number}" for number in (4, 3, 2, 1, 0)]
     for unknown in ("whk_0", f"{webhook.id}\0"):
         with pytest.raises(NotFound, match="no webhook"):
-            endpoints.list_deliveries(unknown)
+            endpoints.list_deliveries(unknown, PageParameters())
 
 
 @pytest.mark.parametrize(

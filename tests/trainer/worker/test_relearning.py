@@ -18,6 +18,7 @@ from service.catalog.database import dispose, session_scope
 from service.catalog.domain_videos import read_metadata_edits
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
+from service.core.list_parameters import FeedbackFilters
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_listing import get_video
@@ -133,7 +134,9 @@ def test_confirmed_texts_of_training_videos_are_learned_and_move_to_the_copies(
     assert find_words(words, "kite") == copies.tolist()
     assert find_words(words, "boat") == []
     assert words.texts.feedback.negative_videos(["boats"])[0].tolist() == copies.tolist()
-    assert {entry.video_id for entry in list_feedback(text="kite").feedback} == {f"new-{c}" for c in COLORS}
+    assert {entry.video_id for entry in list_feedback(FeedbackFilters(text="kite")).feedback} == {
+        f"new-{c}" for c in COLORS
+    }
 
 
 def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:

@@ -22,6 +22,7 @@ from models.backbones.backbone_loading import tiny_backbone
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Moment, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, InvalidInput
+from service.core.list_parameters import FeedbackFilters, TaskFilters
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_listing import list_tasks
@@ -146,8 +147,10 @@ def test_domain_is_learned_again_on_another_backbone_and_the_upgrade_undone(
     upgrade = post_upgrade(day)
     view = commands.get_task(upgrade)
     assert (view.into, view.upgrades, view.counts.videos, view.slug) == (day, True, 0, None)
-    assert [task.id for task in list_tasks(kind="upgrade").tasks] == [upgrade]
-    assert upgrade not in [task.id for kind in ("domain", "append") for task in list_tasks(kind=kind).tasks]
+    assert [task.id for task in list_tasks(TaskFilters(kind="upgrade")).tasks] == [upgrade]
+    assert upgrade not in [
+        task.id for kind in ("domain", "append") for task in list_tasks(TaskFilters(kind=kind)).tasks
+    ]
     with pytest.raises(Conflict, match=f"The upgrade {upgrade} of 'day' is not finished"):
         post_upgrade(day)
     with pytest.raises(Conflict, match="is not finished"):
@@ -171,7 +174,7 @@ def test_domain_is_learned_again_on_another_backbone_and_the_upgrade_undone(
     require_consistent_library(day, night)
     assert stored_facts(night) == other
     assert catalog_vector_ids(day) == ids
-    assert {entry.video_id for entry in list_feedback(text="a kite").feedback} == {"day-3"}
+    assert {entry.video_id for entry in list_feedback(FeedbackFilters(text="a kite")).feedback} == {"day-3"}
     with session_scope() as session:
         assert session.execute(select(Moment.vector_id, Moment.start_seconds)).all() == moments
         release = session.scalars(select(Release).where(Release.task_id == upgrade)).one()
@@ -482,7 +485,9 @@ def test_command_shows_recall_and_undoes_accepts_and_upgrades_all(
             learn(task.id)
     (settings().media_root / "day").rename(settings().media_root / "gone")
     assert run("upgrade", "--all", "--backbone", "lite2").exit_code == 1
-    assert {task.name: task.backbone for task in list_tasks(kind="domain").tasks}["night"] == "lite2"
+    assert {task.name: task.backbone for task in list_tasks(TaskFilters(kind="domain")).tasks}[
+        "night"
+    ] == "lite2"
     assert commands.get_task(learned_task).backbone != "lite2"
     assert run("upgrade", "night", "--accept").output == "night: backbone lite2, method ffa_tame\n"
     assert not open_store().manifest().replaced
