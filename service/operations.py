@@ -14,16 +14,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.operations import (
-    JobDetails,
-    JobSpec,
-    OperationsStatus,
-    QueuedTask,
-    RunningTask,
-    SearchLoad,
-    TrainingPoint,
-    WorkerDetails,
-)
+from cinestrata_schemas import operations
 from service.access.audit_log import record_change
 from service.backups.snapshots import snapshot_name, write_snapshot
 from service.catalog.database import now, session_scope
@@ -48,7 +39,7 @@ _MAX_TEXT_CHARS = 2000
 log = structlog.get_logger(__name__)
 
 
-def start_job(spec: JobSpec) -> JobDetails:
+def start_job(spec: operations.JobSpec) -> operations.JobDetails:
     """Store a job and notify the workers, or return an unfinished job of the same kind and domain; raise NotFound."""
     if spec.kind == "snapshot" and spec.task is not None:
         raise InvalidInput.at("task", "A snapshot contains all domains.", "Omit the field.")
@@ -68,16 +59,16 @@ def start_job(spec: JobSpec) -> JobDetails:
             session.add(row)
             session.flush()
             record_change(session, f"maintenance.{spec.kind}", task_id or "", {"job": row.id})
-        details = to_response(JobDetails, row)
+        details = to_response(operations.JobDetails, row)
     broker.send_maintenance(str(details.id))
     return details
 
 
-def list_jobs(limit: int = 10) -> list[JobDetails]:
+def list_jobs(limit: int = 10) -> list[operations.JobDetails]:
     """List the last jobs, newest first."""
     with session_scope() as session:
         rows = session.scalars(select(MaintenanceJob).order_by(MaintenanceJob.id.desc()).limit(limit))
-        return [to_response(JobDetails, row) for row in rows]
+        return [to_response(operations.JobDetails, row) for row in rows]
 
 
 def send_due_jobs() -> int:
@@ -150,7 +141,7 @@ def _finish(
             record_worker_error(session, process_name(), f"Maintenance job {job_id}: {error}")
 
 
-def operations_status(searches: SearchLoad) -> OperationsStatus:
+def operations_status(searches: operations.SearchLoad) -> operations.OperationsStatus:
     """Collect the state of operation."""
     with session_scope() as session:
         at = now(session)
@@ -161,7 +152,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
             .order_by(Task.position)
         ).all()
         queue = [
-            QueuedTask(
+            operations.QueuedTask(
                 id=task.id,
                 name=task.name,
                 state=task.state,
@@ -177,7 +168,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
         ).all()
         workers = [
             to_response(
-                WorkerDetails,
+                operations.WorkerDetails,
                 row,
                 alive=at - row.seen_at < ALIVE,
                 gpus=row.gpus or [],
@@ -186,7 +177,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
             for row in rows
         ]
     free, total = disk_space()
-    return OperationsStatus(
+    return operations.OperationsStatus(
         searches=searches,
         waiting=len(waiting),
         queue=queue,
@@ -215,7 +206,7 @@ def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
     ]
 
 
-def _running(session: Session, task: Task) -> RunningTask:
+def _running(session: Session, task: Task) -> operations.RunningTask:
     events = session.execute(
         select(Event.at, Event.data)
         .where(Event.task_id == task.id, Event.kind == "progress")
@@ -223,7 +214,7 @@ def _running(session: Session, task: Task) -> RunningTask:
         .limit(_POINTS)
     ).all()
     points = [
-        TrainingPoint(
+        operations.TrainingPoint(
             at=at,
             stage=str(data.get("stage", "")),
             fraction=data.get("fraction", 0.0),
@@ -232,7 +223,7 @@ def _running(session: Session, task: Task) -> RunningTask:
         )
         for at, data in reversed(events)
     ]
-    return RunningTask(id=task.id, name=task.name, state=task.state, points=points)  # type: ignore[arg-type]
+    return operations.RunningTask(id=task.id, name=task.name, state=task.state, points=points)  # type: ignore[arg-type]
 
 
 def _compactable_bytes() -> int:

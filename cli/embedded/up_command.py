@@ -17,17 +17,7 @@ import httpx
 from sqlalchemy import delete, select, update
 
 from cli.console import console, error_console, fail
-from cli.embedded.data_folder import (
-    BrokerMissing,
-    FolderBusy,
-    FolderLock,
-    data_folder_settings,
-    hold_data_folder,
-    quarantine_store,
-    redis_argv,
-    socket_path,
-    wait_until_up,
-)
+from cli.embedded import data_folder
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from service.catalog.database import dispose, session_scope
 from service.catalog.operation_tables import LeaseRow
@@ -56,7 +46,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
 
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the API process reads its settings from the environment
-    settings = data_folder_settings(data, uses_running_broker=False)
+    settings = data_folder.data_folder_settings(data, uses_running_broker=False)
     try:
         require_network_credentials(settings)
     except ValueError as error:
@@ -65,7 +55,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
     supervisor = Supervisor(on_restart=lambda message: error_console.say(message), on_exit=release_leases)
     try:
         with (
-            hold_data_folder(settings.run_dir, settings.data_dir) as lock,
+            data_folder.hold_data_folder(settings.run_dir, settings.data_dir) as lock,
             _listen(settings.host, settings.port if port is None else port) as listener,
             supervisor.signals(),
         ):
@@ -77,9 +67,9 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
                     supervisor.watch()
             finally:
                 supervisor.stop()
-    except FolderBusy as busy:
+    except data_folder.FolderBusy as busy:
         fail(str(busy), "Use that service, stop it, or choose another folder with --data.")
-    except (BrokerMissing, StartFailed) as error:
+    except (data_folder.BrokerMissing, StartFailed) as error:
         fail(str(error))
 
 
@@ -109,7 +99,7 @@ def _require_backbone(settings: Settings) -> None:
 
 
 def _start(
-    supervisor: Supervisor, settings: Settings, lock: FolderLock, listener: socket.socket
+    supervisor: Supervisor, settings: Settings, lock: data_folder.FolderLock, listener: socket.socket
 ) -> str | None:
     """Start all processes; returns the URL once the service answers, or None after a stop signal."""
     from service.catalog.database import sqlite_path
@@ -137,27 +127,31 @@ def _start(
     return None
 
 
-def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> str:
+def _start_broker(supervisor: Supervisor, run_dir: Path, lock: data_folder.FolderLock) -> str:
     from service.core.settings import file_url
 
-    path = socket_path(run_dir)
+    path = data_folder.socket_path(run_dir)
     broker = ChildProcess(
-        "redis", redis_argv(run_dir, path), run_dir / "redis.log", fds=(lock.descriptor,), stop_order=_BROKER
+        "redis",
+        data_folder.redis_argv(run_dir, path),
+        run_dir / "redis.log",
+        fds=(lock.descriptor,),
+        stop_order=_BROKER,
     )
     supervisor.start(broker)
-    if not wait_until_up(path, _BROKER_SECONDS):
+    if not data_folder.wait_until_up(path, _BROKER_SECONDS):
         broker.kill()
-        quarantine = quarantine_store(run_dir)
+        quarantine = data_folder.quarantine_store(run_dir)
         error_console.say(f"The broker couldn't read its stored messages; they were moved to {quarantine}.")
         (run_dir / "redis").mkdir()
         broker.start()
-        if not wait_until_up(path, _BROKER_SECONDS):
+        if not data_folder.wait_until_up(path, _BROKER_SECONDS):
             raise StartFailed(f"redis doesn't start. Last lines of {broker.log}:\n{broker.log_tail()}")
     return file_url("redis+socket://", path)
 
 
 def _service_processes(
-    settings: Settings, lock: FolderLock, listener: socket.socket, redis_url: str
+    settings: Settings, lock: data_folder.FolderLock, listener: socket.socket, redis_url: str
 ) -> list[ChildProcess]:
     common = {
         "CINESTRATA_DATA_DIR": str(settings.data_dir),

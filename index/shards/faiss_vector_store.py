@@ -15,28 +15,10 @@ import numpy.typing as npt
 
 from index.arrays import Hits, Ids, Rows, Vectors, combine_hits, find_ids
 from index.errors import ShardCorrupt, ShardMissing
+from index.files import segment_files
 from index.files.manifest_format import AnnStructure, SegmentEntry
-from index.files.segment_files import (
-    DESCRIPTION,
-    QUERIES,
-    STRUCTURE,
-    VECTORS,
-    describe,
-    display_name,
-    load_ids,
-    require_intact,
-)
+from index.scanning import exact_scan
 from index.scanning.ann_index import AnnIndex, choose_structure, open_ann, write_ann
-from index.scanning.exact_scan import (
-    ExactScan,
-    GpuScan,
-    RowBitmap,
-    RowHits,
-    contains_rows,
-    count_rows,
-    empty_flat_index,
-    is_flat_index,
-)
 from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
 from index.store_options import AnnPolicy
 
@@ -56,7 +38,7 @@ class Segment:
     def __init__(
         self,
         entry: SegmentEntry,
-        exact: ExactScan,
+        exact: exact_scan.ExactScan,
         ids: Ids,
         *,
         ann: AnnIndex | None = None,
@@ -67,7 +49,7 @@ class Segment:
         self.ids = ids
         self._exact = exact
         self._ann = ann
-        self._gpu = GpuScan(exact) if gpu else None
+        self._gpu = exact_scan.GpuScan(exact) if gpu else None
         self._mapped = mapped
 
     @classmethod
@@ -82,22 +64,27 @@ class Segment:
             ShardMissing: The folder is missing.
             ShardCorrupt: A file is missing, was altered, or contradicts the manifest.
         """
-        require_intact(folder, entry, verify=verify)  # first, because FAISS's readers do not check the files
-        name = display_name(entry)
+        # First, because FAISS's readers do not check the files.
+        segment_files.require_intact(folder, entry, verify=verify)
+        name = segment_files.display_name(entry)
         try:
-            description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-            flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
-            if description != describe(entry):
-                raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
-            if not is_flat_index(flat) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
-                raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
-            exact, kind = ExactScan(flat), entry.structure.kind if entry.structure else "flat"
-            ann = open_ann(folder / STRUCTURE, kind, exact) if kind != "flat" and not gpu else None
-            names = [VECTORS, STRUCTURE] if ann else [VECTORS]
+            description = json.loads((folder / segment_files.DESCRIPTION).read_text(encoding="utf-8"))
+            flat = faiss.read_index(str(folder / segment_files.VECTORS), faiss.IO_FLAG_MMAP_IFC)
+            if description != segment_files.describe(entry):
+                raise ShardCorrupt(f"{name}: {segment_files.DESCRIPTION} contradicts the manifest")
+            if not exact_scan.is_flat_index(flat) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
+                raise ShardCorrupt(f"{name}: {segment_files.VECTORS} contradicts the manifest")
+            exact, kind = exact_scan.ExactScan(flat), entry.structure.kind if entry.structure else "flat"
+            ann = (
+                open_ann(folder / segment_files.STRUCTURE, kind, exact)
+                if kind != "flat" and not gpu
+                else None
+            )
+            names = [segment_files.VECTORS, segment_files.STRUCTURE] if ann else [segment_files.VECTORS]
             mapped = {str(folder / name): os.stat(folder / name) for name in names}
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
-        return cls(entry, exact, load_ids(folder, entry), ann=ann, gpu=gpu, mapped=mapped)
+        return cls(entry, exact, segment_files.load_ids(folder, entry), ann=ann, gpu=gpu, mapped=mapped)
 
     def is_stale(self) -> bool:
         """Check whether a mapped file has changed its size, or was replaced by an intact one.
@@ -114,7 +101,7 @@ class Segment:
                 return True
         return False
 
-    def live_rows(self, excluded: Ids, included: Ids | None = None) -> RowBitmap:
+    def live_rows(self, excluded: Ids, included: Ids | None = None) -> exact_scan.RowBitmap:
         """Mark the rows that a search may return; unknown IDs are ignored.
 
         Args:
@@ -127,7 +114,7 @@ class Segment:
         live[self._known_rows(excluded)] = False
         return np.packbits(live, bitorder="little")
 
-    def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[Hits]:
+    def search_many(self, queries: Vectors, k: int, live: exact_scan.RowBitmap | None = None) -> list[Hits]:
         """Find the k nearest vectors to each query by inner product; ties are ordered by ID.
 
         Exact, unless the entry names an ANN structure; scores are always exact.
@@ -170,16 +157,18 @@ class Segment:
         rows[is_stored] = stored_rows
         return rows
 
-    def _search_ann(self, ann: AnnIndex, query: Vectors, k: int, live: RowBitmap | None) -> RowHits:
+    def _search_ann(
+        self, ann: AnnIndex, query: Vectors, k: int, live: exact_scan.RowBitmap | None
+    ) -> exact_scan.RowHits:
         """Search the ANN structure down to the depth at which its recall was measured, and exactly beyond."""
         structure = self.entry.structure
-        live_count = self.entry.count if live is None else count_rows(live)
+        live_count = self.entry.count if live is None else exact_scan.count_rows(live)
         if structure is not None and k * self.entry.count <= structure.depth * live_count:
             rows, scores = ann.search(query, structure.parameter)
             # Excluded rows can correlate with the query, so a structure that skips them may miss the best of the rest.
             # The best of all rows are found with the measured recall, and the live ones among them are the best live
             # rows.
-            is_live = slice(None) if live is None else contains_rows(live, rows)
+            is_live = slice(None) if live is None else exact_scan.contains_rows(live, rows)
             rows, scores = rows[is_live][:k], scores[is_live][:k]
             if len(rows) == k:
                 return rows, scores
@@ -244,7 +233,7 @@ class FaissVectorStore(VectorStore):
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> AnnStructure | None:
-        flat = empty_flat_index(entry.dim)
+        flat = exact_scan.empty_flat_index(entry.dim)
         for batch in rows():
             flat.add(batch)
 
@@ -254,15 +243,15 @@ class FaissVectorStore(VectorStore):
 
         result = None
         if queries is not None:
-            result = choose_structure(ExactScan(flat), queries, self._policy(), keep_alive)
+            result = choose_structure(exact_scan.ExactScan(flat), queries, self._policy(), keep_alive)
         # Through a Python file, because FAISS's own do not report bytes that a full disk refused.
-        with (folder / VECTORS).open("wb") as file:
+        with (folder / segment_files.VECTORS).open("wb") as file:
             faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
         if result is None:
             return None
-        np.save(folder / QUERIES, result.queries, allow_pickle=False)
+        np.save(folder / segment_files.QUERIES, result.queries, allow_pickle=False)
         if result.index is not None:
-            with (folder / STRUCTURE).open("wb") as file:
+            with (folder / segment_files.STRUCTURE).open("wb") as file:
                 write_ann(result.structure.kind, result.index, file.write)
         return result.structure
 
@@ -289,7 +278,7 @@ class FaissShard(SearchableShard):
     ) -> None:
         super().__init__(segments, deleted)
         self._cache = cache
-        self._live_rows: dict[str, RowBitmap] = {}  # by segment ID, rows that are not deleted
+        self._live_rows: dict[str, exact_scan.RowBitmap] = {}  # by segment ID, rows that are not deleted
 
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
@@ -308,7 +297,7 @@ class FaissShard(SearchableShard):
                 parts.append(among)
                 continue
             if len(excluded) or include is not None:
-                live: RowBitmap | None = segment.live_rows(left_out, include)
+                live: exact_scan.RowBitmap | None = segment.live_rows(left_out, include)
             else:
                 live = self._undeleted_rows(segment) if len(self.deleted) else None
             parts.append(segment.search_many(queries, k, live))
@@ -316,7 +305,7 @@ class FaissShard(SearchableShard):
             return parts[0]
         return [combine_hits(rankings, k) for rankings in zip(*parts, strict=True)]
 
-    def _undeleted_rows(self, segment: Segment) -> RowBitmap:
+    def _undeleted_rows(self, segment: Segment) -> exact_scan.RowBitmap:
         live = self._live_rows.get(segment.entry.id)
         if live is None:
             live = self._live_rows[segment.entry.id] = segment.live_rows(self.deleted)

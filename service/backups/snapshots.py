@@ -33,19 +33,8 @@ from index.files.manifest_format import Manifest
 from index.files.store_folder import list_manifest_files
 from index.shard_store import ShardStore
 from service.access.audit_log import record_change
+from service.backups import backup_files
 from service.backups.backup_catalog import open_catalog_copy
-from service.backups.backup_files import (
-    CATALOG,
-    DESCRIPTION,
-    MANIFEST,
-    BackupDamaged,
-    BackupFile,
-    ProgressReport,
-    copy_and_verify,
-    open_backup,
-    write_backup,
-    write_description,
-)
 from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import Settings, settings
@@ -79,7 +68,11 @@ class SnapshotReport:
 
 
 def write_snapshot(
-    library: Settings, target: Path, *, index_only: bool = False, progress: ProgressReport | None = None
+    library: Settings,
+    target: Path,
+    *,
+    index_only: bool = False,
+    progress: backup_files.ProgressReport | None = None,
 ) -> SnapshotReport:
     """Write a backup and verify it. An error leaves nothing behind.
 
@@ -101,10 +94,10 @@ def write_snapshot(
             total = sum(file.bytes for file in files.values())
             _require_space(library, temporary, total)
             part = temporary / f"part{target.suffix}"
-            write_backup(part, files, progress)
-            with open_backup(part) as open_file:
+            backup_files.write_backup(part, files, progress)
+            with backup_files.open_backup(part) as open_file:
                 for name, file in files.items():
-                    copy_and_verify(open_file, name, file)
+                    backup_files.copy_and_verify(open_file, name, file)
             count = len(files) - 1  # not counting the description, as a restore does
             _publish(library, part, target, {"files": count, "bytes": total, "index_only": index_only})
             sync(target.parent)
@@ -114,7 +107,7 @@ def write_snapshot(
         SQLAlchemyError,
         sqlite3.Error,
         tarfile.TarError,
-        BackupDamaged,
+        backup_files.BackupDamaged,
     ) as error:
         raise Unavailable(
             f"The backup failed: {error}. No files were left behind. Fix the reported cause, then try again.",
@@ -164,9 +157,9 @@ def _published_manifest(store: ShardStore) -> Manifest:
 
 def _collect_files(
     library: Settings, temporary: Path, index_only: bool
-) -> tuple[dict[str, BackupFile], Manifest]:
+) -> tuple[dict[str, backup_files.BackupFile], Manifest]:
     """Collect a backup's files by name, and the manifest. Files that may change are first copied to ``temporary``."""
-    files: dict[str, BackupFile] = {}
+    files: dict[str, backup_files.BackupFile] = {}
     store = ShardStore(library.index_dir)
     if index_only:
         manifest = _published_manifest(store)
@@ -179,17 +172,19 @@ def _collect_files(
             if write_catalog is not None:
                 file = sqlite_path(library.database_url)
                 _require_space(library, temporary, file.stat().st_size if file is not None else 0)
-                write_catalog(temporary / CATALOG)
-                files[CATALOG] = BackupFile.from_path(temporary / CATALOG)
+                write_catalog(temporary / backup_files.CATALOG)
+                files[backup_files.CATALOG] = backup_files.BackupFile.from_path(
+                    temporary / backup_files.CATALOG
+                )
     written = temporary / "manifest.json"
     written.write_text(manifest.dumps(), encoding="utf-8")
-    files[MANIFEST] = BackupFile.from_path(written)
+    files[backup_files.MANIFEST] = backup_files.BackupFile.from_path(written)
     for name, (path, digest) in list_manifest_files(store, manifest).items():
-        files[f"index/{name}"] = BackupFile(path, path.stat().st_size, digest)
-    description = write_description(
-        temporary / DESCRIPTION, files, generation=manifest.generation, release=manifest.release
+        files[f"index/{name}"] = backup_files.BackupFile(path, path.stat().st_size, digest)
+    description = backup_files.write_description(
+        temporary / backup_files.DESCRIPTION, files, generation=manifest.generation, release=manifest.release
     )
-    return {DESCRIPTION: description, **files}, manifest
+    return {backup_files.DESCRIPTION: description, **files}, manifest
 
 
 def snapshot_name(at: datetime, job: int) -> str:

@@ -10,26 +10,18 @@ from typing import Any
 from cinestrata_schemas.syncs import StoredFile, SyncedFile
 from cinestrata_schemas.videos import VideoSummary
 from service.core.request_limits import MAX_CAPTIONS
-from service.syncs.sync_plan import (
-    FollowedDomain,
-    FollowedLibrary,
-    SourceFile,
-    SourceFiles,
-    SyncPlan,
-    file_key,
-    transcript_digest,
-)
+from service.syncs import sync_plan
 from service.tasks.ingestion_checks import normalize_caption
 
 
 def plan_sync(
-    source: SourceFiles,
-    domain: FollowedDomain,
-    library: FollowedLibrary | None = None,
+    source: sync_plan.SourceFiles,
+    domain: sync_plan.FollowedDomain,
+    library: sync_plan.FollowedLibrary | None = None,
     *,
     compare_contents: bool = False,
     report_alive: Callable[[], object] = lambda: None,
-) -> SyncPlan:
+) -> sync_plan.SyncPlan:
     """Compare a source with its domain.
 
     Args:
@@ -43,10 +35,10 @@ def plan_sync(
 
 
 class _Planner:
-    def __init__(self, source: SourceFiles, domain: FollowedDomain) -> None:
+    def __init__(self, source: sync_plan.SourceFiles, domain: sync_plan.FollowedDomain) -> None:
         self._source = source
         self._domain = domain
-        self._plan = SyncPlan(left_out=dict(source.left_out))
+        self._plan = sync_plan.SyncPlan(left_out=dict(source.left_out))
         self._videos = {video.id: video for video in domain.videos}
         accepted = [video for video in domain.videos if video.status == "accepted"]
         self._accepted = {video.content_hash: video for video in accepted if video.content_hash}
@@ -68,7 +60,7 @@ class _Planner:
                     self._recorded.setdefault(row.sha256, []).append(row.video_id)
         self._rows: dict[str, StoredFile] = {}
         for path in paths:
-            keys = (file_key(location, path) for location in (source.source, *domain.former))
+            keys = (sync_plan.file_key(location, path) for location in (source.source, *domain.former))
             if stored := next((self._followed[key] for key in keys if key in self._followed), None):
                 self._rows[path] = stored
         self._identities = {
@@ -76,7 +68,7 @@ class _Planner:
             for row in self._followed.values()
             if row.file_id and not row.file_id.endswith(":")
         }
-        self._files: dict[str, SourceFile] = {}
+        self._files: dict[str, sync_plan.SourceFile] = {}
         self._contents: dict[str, list[str]] = {}  # paths by content
         self._present: set[str] = set()  # videos that are in a file, or wait for one
         self._waiting: set[str] = set()
@@ -98,7 +90,7 @@ class _Planner:
             self._contents.setdefault(content, []).append(path)
             report_alive()
 
-    def settle(self, library: FollowedLibrary | None) -> SyncPlan:
+    def settle(self, library: sync_plan.FollowedLibrary | None) -> sync_plan.SyncPlan:
         """Find the video of each content, and the videos without a file."""
         unknown = [
             content for content, paths in self._contents.items() if not self._find_video(content, paths)
@@ -115,14 +107,14 @@ class _Planner:
         self._find_vanished()
         return self._plan
 
-    def _add_unrecorded(self, domain: FollowedDomain) -> None:
+    def _add_unrecorded(self, domain: sync_plan.FollowedDomain) -> None:
         """Treat videos from the source that no sync has recorded like the others."""
         recorded = {row.video_id for row in domain.files}
         for video in domain.videos:
             path = self._source.path_of(video.uri)
             if path is None or video.id in recorded or video.replaces:
                 continue
-            key = file_key(self._source.source, path)
+            key = sync_plan.file_key(self._source.source, path)
             if key not in self._followed:
                 self._followed[key] = StoredFile(
                     key=key,
@@ -133,7 +125,7 @@ class _Planner:
                     video_id=video.id,
                 )
 
-    def _identify(self, file: SourceFile, compare_contents: bool) -> str:
+    def _identify(self, file: sync_plan.SourceFile, compare_contents: bool) -> str:
         """Find a file's content, reading it only if its size, times or inode have changed; raises OSError."""
         path = file.video.uri
         row = self._rows.get(path)
@@ -158,11 +150,11 @@ class _Planner:
             file_id=file_id,
             sha256=content,
             captions=captions,
-            transcript=transcript_digest(file.video.transcript),
+            transcript=sync_plan.transcript_digest(file.video.transcript),
         )
         return content
 
-    def _stored_content(self, file: SourceFile, row: StoredFile) -> str | None:
+    def _stored_content(self, file: sync_plan.SourceFile, row: StoredFile) -> str | None:
         """Return the content that a row remembers, if the file is still the one it describes."""
         if row.bytes != file.bytes or row.file_id is None:
             return None
