@@ -108,10 +108,7 @@ def follow(client: ServiceClient, task_ids: Sequence[str]) -> list[TaskDetails]:
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
-    """Print a newly created task, and follow it on request.
-
-    Exits with status 1 if the followed task does not become ready.
-    """
+    """Print a new task, and follow it on request; exit with status 1 if that task does not become ready."""
     videos = "1 video" if task.counts.videos == 1 else f"{task.counts.videos} videos"
     what = f"to {task.backbone}, method {task.method}" if task.upgrades else videos
     console.print(f"{_title(task)}: {task.id}, {what}")

@@ -197,10 +197,7 @@ class VectorStore(ABC):
 
     @abstractmethod
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
-        """Open the shard that consists of these segments (folder and entry), without the deleted IDs.
-
-        Rows are read only when needed.
-        """
+        """Open the shard of these segments (folder and entry), without the deleted IDs; rows are read when needed."""
 
     def drop(self, segment_id: str, place: str) -> None:
         """Remove the rows of a segment that no generation names, whether all, some or none are stored.

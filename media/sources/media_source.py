@@ -161,10 +161,7 @@ class SourcePrefix:
 
 
 def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix:
-    """Find the prefix that allows a URI; raises MediaError.
-
-    Prefixes with ``private+`` or a host take precedence over ``https://``.
-    """
+    """Find the prefix that allows a URI, one with ``private+`` or a host before ``https://``; raise MediaError."""
     matching = [prefix for prefix in allowed if prefix.contains(uri)]
     if not matching:
         raise _invalid(uri.text, "is in no allowed source; the operator lists them in CINESTRATA_SOURCES")

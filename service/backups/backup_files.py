@@ -192,10 +192,7 @@ def require_intact_catalog(path: Path) -> None:
 
 
 def _copy(source: IO[bytes], target: Path | None = None, expected: int | None = None) -> tuple[int, str]:
-    """Copy a file durably to ``target``, if given, and return its size and SHA-256.
-
-    Copying stops when a file exceeds its expected size.
-    """
+    """Copy a file durably, but not beyond its expected size, to ``target``, if given; return its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -117,10 +117,7 @@ def to_response(model: type[Response], row: Base, **values: Any) -> Response:
 
 
 class PositionCounter(Base):
-    """One row: the last assigned task position.
-
-    Locked until commit, so that tasks become visible in order of position.
-    """
+    """The last assigned task position, locked until commit: tasks become visible in order of position."""
 
     __tablename__ = "line"
 
@@ -309,10 +306,7 @@ class Chunk(Base):
 
 
 class Moment(Base):
-    """Part of a long video, with its own vector.
-
-    ``vector_id`` is its ID in the index (index/arrays.py).
-    """
+    """Part of a long video, with its own vector. ``vector_id`` is its ID in the index (index/arrays.py)."""
 
     __tablename__ = "moments"
 

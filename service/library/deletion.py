@@ -46,7 +46,7 @@ from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Event, Recall
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
-from service.storage import index_manifest, library_files
+from service.storage import index_manifest
 from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
 from service.storage.video_files import delete_unneeded_frames, register_removals, remove_deleted_files
 from service.tasks.lifecycle.publishing import settle_upgrade
@@ -173,8 +173,6 @@ def _remove(
     for condition in [Video.task_id == task.id] if whole else map(Video.id.in_, id_chunks(gone)):
         register_removals(session, condition)
         session.execute(delete(Video).where(condition).execution_options(synchronize_session=False))
-    with unavailable_if_failing("The recall cache of version 1.0.0 can't be deleted"):
-        library_files.recall_cache_path().unlink(missing_ok=True)
     _delete_events(session, task.id, set(gone))
     task.counts = count_task_videos(session, task.id)
     if not task.counts["accepted"]:
@@ -272,7 +270,9 @@ def sweep_index() -> bool:
         if session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))):
             return True
     try:
-        library_files.recall_cache_path().unlink(missing_ok=True)
+        (settings().index_dir / "ledger.npz").unlink(
+            missing_ok=True
+        )  # version 1.0.0 kept vectors of captions in it
         library_store(settings()).collect_garbage(_LOCK_SECONDS)
     except TimeoutError:
         return False

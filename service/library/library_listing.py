@@ -214,10 +214,7 @@ def video_links(video: Video) -> dict[str, Any]:
 
 
 def media_urls(video_id: str, moment: VideoMoment | None = None) -> tuple[str, str]:
-    """Build the URL paths of a video's thumbnail and stream.
-
-    A moment becomes a media fragment, so players play only that part.
-    """
+    """Build the URL paths of thumbnail and stream, with a media fragment for a moment: players play that part."""
     video = f"{settings().root_path}/videos/{video_id}"
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
     return f"{video}/thumbnail", f"{video}/stream{fragment}"

@@ -61,11 +61,6 @@ def thumbnail_path(video_id: str) -> Path:
     return settings().thumbnails_dir / f"{video_id}.jpg"
 
 
-def recall_cache_path() -> Path:
-    """Name the file in which version 1.0.0 kept query vectors of captions; nothing reads it."""
-    return settings().index_dir / "ledger.npz"
-
-
 def require_writable(*folders: Path) -> None:
     """Create each missing folder, and a file in each for a moment; raise DataFolderNotWritable."""
     for folder in folders:

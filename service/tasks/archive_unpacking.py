@@ -150,10 +150,7 @@ def _list_members(entries: Iterable[ArchiveMember | None]) -> Members:
 
 @contextmanager
 def _open_archive(file: BinaryIO, filename: str) -> Iterator[Iterator[ArchiveMember | None]]:
-    """Open a zip, tar or tar.gz archive, recognized by its content; raise InvalidInput.
-
-    Iterates over its entries; None for a folder.
-    """
+    """Open a zip or tar archive, by its content, and iterate over its entries (None: a folder); raise InvalidInput."""
     # Check for tar first: a zip near the end of a tar would be mistaken for the whole archive.
     file.seek(257)
     if file.read(5) != b"ustar" and zipfile.is_zipfile(file):

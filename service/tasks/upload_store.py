@@ -88,10 +88,7 @@ class Upload:
 
 
 def create_upload(name: str, metadata: str, size: int) -> Upload:
-    """Create an empty upload.
-
-    Raises TooLarge for a large file or too many uploads, InsufficientStorage, or DataFolderNotWritable.
-    """
+    """Create an empty upload; raise TooLarge, also for too many, InsufficientStorage, DataFolderNotWritable."""
     if size > request_limits.MAX_VIDEO_BYTES:
         raise TooLarge(
             f"The file has {size} bytes; a video may have at most {request_limits.MAX_VIDEO_BYTES}. Shorten or "

@@ -67,10 +67,7 @@ def adopted_uploads(spec: Spec, task_id: str) -> Iterator[Spec]:
 
 
 def storable_paths(names: Sequence[str]) -> list[str]:
-    """Derive a storable path from each name: unique, and similar to the name.
-
-    The names are untrusted paths from a client's machine.
-    """
+    """Derive a unique, storable path from each name, an untrusted path from a client's machine."""
     files: set[str] = set()
     folders: set[str] = set()
     last_numbers: dict[str, int] = {}

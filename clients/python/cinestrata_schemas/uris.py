@@ -14,9 +14,7 @@ def is_source_uri(uri: str) -> bool:
 
 
 def redact_uri(uri: str) -> str:
-    """Strip credentials from a URI for logs, errors and responses: the user, and the query, which may
-    contain a token.
-    """
+    """Strip a URI for logs, errors and responses of its user, and of its query, which may contain a token."""
     text = _USER.sub(r"\1***@", uri)
     if text[:4].lower() == "http" and "?" in text:
         text = text.partition("?")[0] + "?***"

@@ -57,10 +57,7 @@ def upgrade(configured: Settings | None = None) -> None:
 
 
 def upgrade_engine(database: Engine) -> None:
-    """Upgrade the catalog behind an engine in one transaction; raise Unavailable, or Conflict for another version.
-
-    Concurrent calls are safe.
-    """
+    """Upgrade the catalog in one transaction, also concurrently; raise Unavailable, or Conflict for a newer one."""
     config = alembic_config()
     try:
         with database.connect() as connection:
@@ -131,10 +128,7 @@ def require_newest_schema(connection: Connection) -> str:
 
 @contextmanager
 def _suspend_foreign_keys(connection: Connection) -> Iterator[None]:
-    """Suspend SQLite's foreign keys.
-
-    To replace a table, a migration drops it, which would otherwise delete the rows that refer to it.
-    """
+    """Suspend foreign keys in SQLite, where a migration that replaces a table would delete rows that refer to it."""
     if connection.dialect.name != "sqlite":
         yield
         return

@@ -113,10 +113,7 @@ def set_state(
     hint: str | None = None,
     remedy: Action | None = None,
 ) -> None:
-    """Change a locked task's state.
-
-    A final state ends the lease, invalidates its token, and schedules rejected uploads for removal.
-    """
+    """Change a locked task's state; a final one ends the lease, and schedules rejected uploads for removal."""
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
     task.state, task.error, task.error_hint = state, error, hint

@@ -167,10 +167,7 @@ def _parse_object(line: str) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class _Entry:
-    """The rows of a video so far.
-
-    Captions and transcript texts are dictionary keys, so that merging a row does not copy the previous ones.
-    """
+    """The rows of a video so far. Captions and texts are dictionary keys, so that merging copies no earlier row."""
 
     location: str
     video: VideoSpec  # the first row, with what later ones add

@@ -26,7 +26,7 @@ from service.core.list_parameters import ShardFilters
 from service.core.settings import Settings, settings
 from service.library import deletion
 from service.library import library_listing as catalog_library
-from service.library.deletion import delete_task, delete_videos
+from service.library.deletion import delete_task, delete_videos, sweep_index
 from service.library.library_listing import list_shards
 from service.library.library_status import library_status
 from service.library.recall_matrix import read_recall_matrix
@@ -345,8 +345,9 @@ def test_captions_and_metadata_are_erased_from_the_data_folder(served: Served) -
     with session_scope(write=True) as session:
         row = session.query(Video).filter(Video.id == "birds-1").one()
         row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"speaker": "Quillfeather"}
-    library_files.recall_cache_path().write_bytes(b"Quillfeather")
+    (library.settings.index_dir / "ledger.npz").write_bytes(b"Quillfeather")  # of version 1.0.0
     delete_videos(["birds-1"])
+    sweep_index()
     with session_scope() as session:
         session.connection().exec_driver_sql("PRAGMA incremental_vacuum")
     files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
