@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "catalog_7"
-down_revision = "catalog_6"
+revision = "catalog_8"
+down_revision = "catalog_7"
 
 _JSON = {
     "postgresql": "JSON",
