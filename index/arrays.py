@@ -82,15 +82,10 @@ def moment_numbers(ids: Ids) -> Ids:
 
 @dataclass(frozen=True)
 class Hits:
-    """Ranked results of one query in one shard, best first; ties are ordered by ID.
+    """Ranked results of one query in one shard, best first; ties are ordered by ID."""
 
-    Attributes:
-        ids: Vector IDs, ``int64 [n]``.
-        scores: Inner products with the query, ``float32 [n]``.
-    """
-
-    ids: Ids
-    scores: Scores
+    ids: Ids  # vector IDs, int64 [n]
+    scores: Scores  # inner products with the query, float32 [n]
 
 
 NO_HITS = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -98,18 +93,14 @@ NO_HITS = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
 
 @dataclass(frozen=True)
 class Hit:
-    """One result of a search over several shards.
-
-    Attributes:
-        cosine: Cosine of the video with the query, which the visual part of the score has.
-        words: Part of the score that comes from the video's texts.
-    """
+    """One result of a search over several shards."""
 
     task: str
     id: int
     score: float
+    # cosine of the video with the query, which the visual part of the score has
     cosine: float = field(default=0.0, compare=False)
-    words: float = field(default=0.0, compare=False)
+    words: float = field(default=0.0, compare=False)  # part of the score that comes from the video's texts
 
 
 def rank_hits(ids: Ids, scores: Scores, k: int) -> Hits:

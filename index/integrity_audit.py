@@ -19,20 +19,14 @@ _REPORTED_IDS = 10
 
 @dataclass(frozen=True)
 class Audit:
-    """Result of an audit.
-
-    Attributes:
-        ids: Task → IDs of its vectors that are not deleted, for intact shards.
-        damaged_shards: Task → what is wrong with its files or vectors.
-        leftovers: Folders that no manifest names, which are harmless: a writer is about to publish them, or the garbage
-            collector will remove them.
-    """
+    """Result of an audit."""
 
     manifest: Manifest
-    ids: dict[str, Ids]
+    ids: dict[str, Ids]  # task → IDs of its vectors that are not deleted, for intact shards
     damaged_releases: dict[str, str]
-    damaged_shards: dict[str, str]
+    damaged_shards: dict[str, str]  # task → what is wrong with its files or vectors
     contradictions: list[str]
+    # Folders that no manifest names. A writer is about to publish them, or the garbage collector will remove them.
     leftovers: list[Path]
 
     @property

@@ -14,17 +14,11 @@ Device = Literal["cpu", "cuda", "auto"]
 
 @dataclass(frozen=True)
 class AnnPolicy:
-    """Which segments get an ANN structure (approximate nearest neighbors).
+    """Which segments get an ANN structure (approximate nearest neighbors)."""
 
-    Attributes:
-        exact_rows: Maximum number of rows in a segment that is always scanned exactly.
-        target: Minimum recall of a structure, at each depth that the recall gate measures.
-        kinds: Kinds of structures to try, in this order.
-    """
-
-    exact_rows: int = EXACT_ROWS
-    target: float = 0.99
-    kinds: tuple[str, ...] = ANN_KINDS
+    exact_rows: int = EXACT_ROWS  # maximum number of rows in a segment that is always scanned exactly
+    target: float = 0.99  # minimum recall of a structure, at each depth that the recall gate measures
+    kinds: tuple[str, ...] = ANN_KINDS  # kinds of structures to try, in this order
 
 
 MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
@@ -32,22 +26,14 @@ MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
 
 @dataclass(frozen=True)
 class MilvusAddress:
-    """Where Milvus runs, and how it is used.
+    """Where Milvus runs, and how it is used."""
 
-    Attributes:
-        uri: ``http://host:19530``, or the path of a file that ends in ``.db`` (milvus-lite).
-        token: ``user:password`` or an API key; never shown.
-        collection: Prefix of collection names; one for each library that shares a server.
-        index: Kind of vector index. ``FLAT`` is exact. The others are approximate: measure their recall with text
-            queries first.
-        timeout: Seconds to wait for a response; slow operations wait a multiple of it.
-    """
-
-    uri: str = field(repr=False)  # it may hold a password
-    token: str = field(default="", repr=False)
-    collection: str = "cinestrata"
-    index: MilvusIndex = "FLAT"
-    timeout: float = 10.0
+    # http://host:19530, or the path of a file that ends in .db (milvus-lite); it may hold a password
+    uri: str = field(repr=False)
+    token: str = field(default="", repr=False)  # user:password, or an API key
+    collection: str = "cinestrata"  # prefix of collection names; one for each library that shares a server
+    index: MilvusIndex = "FLAT"  # exact; measure the recall of the others with text queries first
+    timeout: float = 10.0  # seconds to wait for a response; slow operations wait a multiple of it
 
     @property
     def display_uri(self) -> str:

@@ -40,19 +40,13 @@ VIDEO_SUFFIXES = frozenset(suffix for suffixes in VIDEO_FORMATS.values() for suf
 
 @dataclass(frozen=True)
 class VideoLimits:
-    """Limits on a video and on the process that decodes it.
-
-    Attributes:
-        max_pixels: Maximum number of pixels in a frame, both stored and displayed.
-        timeout_seconds: Maximum wall time per request to the decoder.
-        memory_bytes: Maximum address space of the decoder process.
-    """
+    """Limits on a video and on the process that decodes it."""
 
     max_bytes: int = 4 * 1024**3
     max_seconds: float = 4 * 3600.0
-    max_pixels: int = 8192 * 8192
-    timeout_seconds: float = 120.0
-    memory_bytes: int = 2 * 1024**3
+    max_pixels: int = 8192 * 8192  # maximum number of pixels in a frame, both stored and displayed
+    timeout_seconds: float = 120.0  # maximum wall time per request to the decoder
+    memory_bytes: int = 2 * 1024**3  # maximum address space of the decoder process
 
     def check_file(self, path: Path, name: str) -> int:
         """Check that a file is regular, neither empty nor too large; return its size; raise MediaError, OSError."""
@@ -68,27 +62,18 @@ class VideoLimits:
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Facts about a decoded video.
+    """Facts about a decoded video."""
 
-    Attributes:
-        content_hash: SHA-256 of the file, hexadecimal.
-        width, height: Displayed size in pixels, after rotation and aspect ratio.
-        fps: Mean frames per second; 0 if the file does not state it.
-        duration: Seconds.
-        frames: Number of frames as stated by the container or, without that, counted.
-        texts: What the file carries besides; None for a picture.
-    """
-
-    content_hash: str
+    content_hash: str  # SHA-256 of the file, hexadecimal
     bytes: int
     container: str
     codec: str
-    width: int
+    width: int  # displayed size in pixels, after rotation and aspect ratio
     height: int
-    fps: float
-    duration: float
-    frames: int
-    texts: FileTexts | None = None
+    fps: float  # mean frames per second; 0 if the file does not state it
+    duration: float  # seconds
+    frames: int  # as stated by the container or, without that, counted
+    texts: FileTexts | None = None  # what the file carries besides; None for a picture
 
 
 def sample_times(duration: float, count: int) -> list[float]:

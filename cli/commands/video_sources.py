@@ -44,15 +44,12 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True)
 class VideoTarget:
-    """Where videos are sent.
-
-    Attributes:
-        task_id: ID of the learned domain that the videos are appended to; None: they become a new domain.
-        fields: Name of a new domain, and other fields of its :class:`TaskSpec`.
-    """
+    """Where videos are sent."""
 
     client: ServiceClient
+    # ID of the learned domain that the videos are appended to; None: they become a new domain
     task_id: str | None = None
+    # name of a new domain, and other fields of its :class:`TaskSpec`
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:

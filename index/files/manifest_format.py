@@ -31,62 +31,38 @@ _RESTORE = "restore it from a backup"
 
 @dataclass(frozen=True)
 class AnnStructure:
-    """The ANN structure for a large segment, and the measurement that admitted it (``index.scanning.ann_index``).
+    """The ANN structure for a large segment, and the measurement that admitted it (``index.scanning.ann_index``)."""
 
-    Attributes:
-        kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: no structure passed, and every vector is scanned.
-        parameter: Search effort: lists to probe, length of the queue, or multiple of k, depending on the kind.
-        recall: Share of the exact results that it returns; the minimum over the measured depths.
-        target: Required recall.
-        depth: Maximum number of results that it returns; deeper searches are exact.
-        queries: Number of text queries used in the measurement.
-        rows: Number of vectors in the measurement.
-        work: How much data a search reads, as a share of an exact scan.
-        refused: Best recall within the permitted work, by kind, for kinds that were tried earlier and failed.
-    """
-
-    kind: str
+    kind: str  # ivf, hnsw, sq8, or flat: no structure passed, and every vector is scanned
+    # search effort: lists to probe, length of the queue, or multiple of k, depending on the kind
     parameter: int
-    recall: float
-    target: float
-    depth: int
-    queries: int
-    rows: int
-    work: float
+    recall: float  # share of the exact results that it returns; the minimum over the measured depths
+    target: float  # required recall
+    depth: int  # maximum number of results that it returns; deeper searches are exact
+    queries: int  # number of text queries used in the measurement
+    rows: int  # number of vectors in the measurement
+    work: float  # how much data a search reads, as a share of an exact scan
+    # best recall within the permitted work, by kind, for kinds that were tried earlier and failed
     refused: dict[str, float]
 
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A segment of a shard, as the manifest describes it. A task's first segment pins its release.
+    """A segment of a shard, as the manifest describes it. A task's first segment pins its release."""
 
-    Attributes:
-        id: ID of its folder.
-        task: ID of its task.
-        release: ID of the release that embedded it.
-        fingerprint: Fingerprint of the video encoder that made the vectors.
-        count: Number of vectors; 0 after all vectors were deleted and the shard was compacted.
-        dim: Dimension of the vectors.
-        first_id: Lowest ID; 0 without vectors.
-        last_id: Highest ID; −1 without vectors.
-        bytes: Total size of its files.
-        files: Name → SHA-256.
-        structure: Its ANN structure; None if every vector is scanned and no structure was measured.
-        place: Where the vectors are: empty for its folder, otherwise the name of a remote store, a colon and the
-            place there, such as ``milvus:cinestrata_512_0/t_tsk_1``.
-    """
-
-    id: str
+    id: str  # of its folder
     task: str
-    release: str
-    fingerprint: str
-    count: int
+    release: str  # that embedded it
+    fingerprint: str  # of the video encoder that made the vectors
+    count: int  # vectors; 0 after all were deleted and the shard was compacted
     dim: int
-    first_id: int
-    last_id: int
-    bytes: int
-    files: dict[str, str]
-    structure: AnnStructure | None = None
+    first_id: int  # 0 without vectors
+    last_id: int  # −1 without vectors
+    bytes: int  # total size of its files
+    files: dict[str, str]  # name → SHA-256
+    structure: AnnStructure | None = None  # None: every vector is scanned, and no structure was measured
+    # Where the vectors are: empty for its folder, otherwise the name of a remote store, a colon and the place there,
+    # such as ``milvus:cinestrata_512_0/t_tsk_1``.
     place: str = ""
 
     @classmethod
@@ -126,31 +102,23 @@ class ReplacedShard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One generation of the store; by default, the one before the first publication.
+    """One generation of the store; by default, the one before the first publication."""
 
-    Attributes:
-        generation: Number of publications so far; 0 before the first.
-        created: Time of publication, ISO 8601 in UTC; empty before the first.
-        release: ID of the newest release, which the next task continues.
-        releases: The newest release, and every release that a shard pins, in order of publication. None is ever
-            removed.
-        shards: Task → first segment of its shard, in order of publication.
-        appended: Task → segments that were appended later, embedded with the pinned release.
-        tombstones: Task → deleted IDs in its segments.
-        pinned: ID of the release that searches use while it is not the newest; None means the newest.
-        replaced: Task → the shard that it had before its latest upgrade, until the upgrade is accepted or undone.
-        training: ID of a release → the folder of what only training needs of it, which later publications drop.
-    """
-
-    generation: int = 0
-    created: str = ""
-    release: str | None = None
+    generation: int = 0  # number of publications so far; 0 before the first
+    created: str = ""  # time of publication, ISO 8601 in UTC; empty before the first
+    release: str | None = None  # ID of the newest release, which the next task continues
+    # The newest release, and every release that a shard pins, in order of publication. None is ever removed.
     releases: dict[str, ReleaseEntry] = field(default_factory=dict)
+    # task → first segment of its shard, in order of publication
     shards: dict[str, SegmentEntry] = field(default_factory=dict)
+    # task → segments that were appended later, embedded with the pinned release
     appended: dict[str, tuple[SegmentEntry, ...]] = field(default_factory=dict)
-    tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
+    tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)  # task → deleted IDs in its segments
+    # ID of the release that searches use while it is not the newest; None means the newest
     pinned: str | None = None
+    # task → the shard that it had before its latest upgrade, until the upgrade is accepted or undone
     replaced: dict[str, ReplacedShard] = field(default_factory=dict)
+    # ID of a release → the folder of what only training needs of it, which later publications drop
     training: dict[str, ReleaseEntry] = field(default_factory=dict)
 
     @property

@@ -169,17 +169,11 @@ _MIN_QUERIES, _MAX_QUERIES = 100, 1000
 
 @dataclass(frozen=True)
 class GateResult:
-    """What the recall gate decided.
+    """What the recall gate decided."""
 
-    Attributes:
-        structure: Structure to search with, and its measurement; kind ``flat`` if none passed.
-        index: Its FAISS index; None for kind ``flat``.
-        queries: Queries of the measurement, ``float32 [n, dim]``.
-    """
-
-    structure: AnnStructure
-    index: Any | None
-    queries: Vectors
+    structure: AnnStructure  # structure to search with, and its measurement; kind flat if none passed
+    index: Any | None  # its FAISS index; None for kind flat
+    queries: Vectors  # queries of the measurement, float32 [n, dim]
 
 
 def choose_structure(

@@ -24,32 +24,22 @@ COLORS = {  # of subjects
 
 
 class Part(NamedTuple):
-    """A part of scenes.
+    """A part of scenes."""
 
-    Attributes:
-        words: A subject's synonym and verb; or three phrases of a place or companion, the plainest first.
-    """
-
+    # a subject's synonym and verb; or three phrases of a place or companion, the plainest first
     words: list[str]
     drawing: Drawing
 
 
 @dataclass(frozen=True)
 class SceneDomain:
-    """Parts to combine into scenes, by their names.
+    """Parts to combine into scenes, by their names."""
 
-    Attributes:
-        movement: How subjects move.
-        floor: Vertical position of the subjects' lower edge, in units.
-        subjects: The colored objects that videos are about.
-        companions: The second objects in scenes.
-    """
-
-    movement: Literal["drive", "swim", "stand"]
-    floor: float
-    subjects: Mapping[str, Part]
+    movement: Literal["drive", "swim", "stand"]  # how subjects move
+    floor: float  # vertical position of the subjects' lower edge, in units
+    subjects: Mapping[str, Part]  # the colored objects that videos are about
     places: Mapping[str, Part]
-    companions: Mapping[str, Part]
+    companions: Mapping[str, Part]  # the second objects in scenes
 
 
 SYMBOLS: dict[str, Drawing] = {}

@@ -111,19 +111,14 @@ _RESERVED_STEP = 64 * 1024**2  # bytes reserved at a time for a file of unknown 
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """Limits on a download.
-
-    Attributes:
-        seconds: Maximum time for all attempts. A worker without progress for 15 minutes loses its lease.
-        pause: Seconds before the second attempt; each later pause is twice as long.
-        max_pause: Maximum seconds before an attempt, even if the source asks for more.
-    """
+    """Limits on a download."""
 
     max_bytes: int
+    # Maximum time for all attempts. A worker without progress for 15 minutes loses its lease.
     seconds: float = 600.0
     attempts: int = 4
-    pause: float = 1.0
-    max_pause: float = 30.0
+    pause: float = 1.0  # seconds before the second attempt; each later pause is twice as long
+    max_pause: float = 30.0  # maximum seconds before an attempt, even if the source asks for more
 
 
 @contextmanager

@@ -35,20 +35,13 @@ def file_name(uri: str) -> str:
 
 @dataclass(frozen=True)
 class SourceUri:
-    """A parsed URI of a file, or of a folder of files.
-
-    Attributes:
-        scheme: ``s3``, ``gs``, ``http`` or ``https``.
-        host: Bucket, or host in lower case.
-        port: Port of a web server; None for an object store.
-        segments: Decoded parts of the path between slashes; the last is empty for a folder.
-    """
+    """A parsed URI of a file, or of a folder of files."""
 
     text: str
-    scheme: str
-    host: str
-    port: int | None
-    segments: tuple[str, ...]
+    scheme: str  # s3, gs, http or https
+    host: str  # bucket, or host in lower case
+    port: int | None  # port of a web server; None for an object store
+    segments: tuple[str, ...]  # decoded parts of the path between slashes; the last is empty for a folder
 
     @classmethod
     def parse(cls, text: str) -> SourceUri:
@@ -119,15 +112,10 @@ class SourceUri:
 
 @dataclass(frozen=True)
 class SourcePrefix:
-    """An allowed folder of a source, with all folders below it.
+    """An allowed folder of a source, with all folders below it."""
 
-    Attributes:
-        root: The folder; None allows all public web servers over HTTPS.
-        is_private: Whether the host may have a private or loopback address.
-    """
-
-    root: SourceUri | None
-    is_private: bool = False
+    root: SourceUri | None  # the folder; None allows all public web servers over HTTPS
+    is_private: bool = False  # whether the host may have a private or loopback address
 
     @classmethod
     def parse(cls, text: str) -> SourcePrefix:
@@ -188,48 +176,32 @@ def _invalid(text: str, problem: str) -> MediaError:
 
 @dataclass(frozen=True)
 class ByteRange:
-    """A range of bytes.
+    """A range of bytes."""
 
-    Attributes:
-        first: Position of the first byte; None: the range is the last ``last`` bytes.
-        last: Position of the last byte, or the number of bytes at the end; None: up to the end.
-    """
-
-    first: int | None
-    last: int | None
+    first: int | None  # position of the first byte; None: the range ends the file, and ``last`` is its length
+    last: int | None  # position of the last byte, or the number of bytes at the end; None: up to the end
 
 
 @dataclass(frozen=True)
 class RemoteStream:
-    """The content of a remote file, or of a range of it.
+    """The content of a remote file, or of a range of it."""
 
-    Attributes:
-        chunks: The bytes in parts; raises SourceOutage or InconsistentFile if the transfer breaks.
-        total: Size of the whole file in bytes; None if the source does not state it.
-        length: Number of bytes in ``chunks``; None if the source does not state it.
-        is_partial: Whether the source answered with a range.
-        version: ETag, generation or modification time; None if the source states none.
-    """
-
+    # the bytes in parts; raises SourceOutage or InconsistentFile if the transfer breaks
     chunks: Iterator[bytes]
-    total: int | None
+    total: int | None  # size of the whole file in bytes; None if the source does not state it
     start: int
-    length: int | None
-    is_partial: bool
-    version: str | None
+    length: int | None  # number of bytes in ``chunks``; None if the source does not state it
+    is_partial: bool  # whether the source answered with a range
+    version: str | None  # ETag, generation or modification time; None if the source states none
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file in a source's listing.
-
-    Attributes:
-        version: ETag or generation, which changes with the content.
-    """
+    """A file in a source's listing."""
 
     name: str
     size: int
-    version: str
+    version: str  # ETag or generation, which changes with the content
 
 
 class MediaSource(Protocol):

@@ -44,21 +44,14 @@ change_count = 0  # calls of note_change
 
 @dataclass(frozen=True)
 class Principal:
-    """The authenticated sender of a request.
+    """The authenticated sender of a request."""
 
-    Attributes:
-        kind, name: The actor in the audit log.
-        caller: ID that separates the idempotency keys of different callers.
-        session_id: ID of the browser session; None for a key.
-        expires_at: When the key or session ends; None if it does not.
-    """
-
-    kind: ActorKind
+    kind: ActorKind  # with the name, the actor in the audit log
     name: str
     scope: AccessScope
-    caller: str
-    session_id: str | None = None
-    expires_at: datetime | None = None
+    caller: str  # separates the idempotency keys of different callers
+    session_id: str | None = None  # of the browser session; None for a key
+    expires_at: datetime | None = None  # end of the key or session
 
 
 # While there are no keys and no users, every request on loopback is permitted.

@@ -58,19 +58,13 @@ class RoleMissing(SignInRefused):
 
 @dataclass(frozen=True)
 class Identity:
-    """A verified identity, unique by issuer and subject.
-
-    Attributes:
-        name: Preferred name, which the user may have chosen.
-        scope: Highest scope that the claims grant.
-        next: Page that the user wanted to see.
-    """
+    """A verified identity, unique by issuer and subject."""
 
     issuer: str
     subject: str
-    name: str
-    scope: AccessScope
-    next: str
+    name: str  # preferred name, which the user may have chosen
+    scope: AccessScope  # highest scope that the claims grant
+    next: str  # page that the user wanted to see
 
 
 class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]

@@ -53,18 +53,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class SnapshotReport:
-    """A written and verified backup.
+    """A written and verified backup."""
 
-    Attributes:
-        path: Folder or archive.
-        files: Number of files that a restore copies: all but ``snapshot.json``, which ``bytes`` includes.
-        external_tasks: Number of tasks whose vectors are in another vector store, and so not in the backup.
-    """
-
-    path: Path
-    files: int
+    path: Path  # folder or archive
+    files: int  # number of files that a restore copies: all but snapshot.json, which ``bytes`` includes
     bytes: int
-    external_tasks: int
+    external_tasks: int  # number of tasks whose vectors are in another vector store, and so not in the backup
 
 
 def write_snapshot(

@@ -44,18 +44,13 @@ class LearnedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class GalleryCells:
-    """One gallery's cells, indexed by learned orders ``[i, t]``; row 0 is the untrained backbone.
+    """One gallery's cells, indexed by learned orders ``[i, t]``; row 0 is the untrained backbone."""
 
-    Attributes:
-        r1: Recall@1, 0..1; NaN where it was not measured.
-        routed: Per release, the number of queries whose own task was the first candidate ``[i]``.
-        routable: Per release, the number of queries that were routed ``[i]``.
-    """
-
-    r1: npt.NDArray[np.float64]
+    r1: npt.NDArray[np.float64]  # Recall@1, 0..1; NaN where it was not measured
     queries: npt.NDArray[np.int64]
+    # per release, the number of queries whose own task was the first candidate [i]
     routed: npt.NDArray[np.float64]
-    routable: npt.NDArray[np.int64]
+    routable: npt.NDArray[np.int64]  # per release, the number of queries that were routed [i]
 
     def router_accuracy(self, order: int) -> float | None:
         """Compute, over all tasks up to a release, the share of queries whose own task was the first candidate."""
@@ -65,19 +60,12 @@ class GalleryCells:
 
 @dataclass(frozen=True)
 class RecallCells:
-    """The cells of the recall matrix.
+    """The cells of the recall matrix."""
 
-    Attributes:
-        version: ID of this state; changes whenever a cell does.
-        mode: Query mode in which the newest release is served and was measured.
-        releases: The rows: tasks whose releases were measured, in learned order.
-        tasks: The columns: tasks with queries, in learned order.
-    """
-
-    version: str
-    mode: QueryMode
-    releases: tuple[LearnedTask, ...]
-    tasks: tuple[LearnedTask, ...]
+    version: str  # ID of this state; changes whenever a cell does
+    mode: QueryMode  # query mode in which the newest release is served and was measured
+    releases: tuple[LearnedTask, ...]  # the rows: tasks whose releases were measured, in learned order
+    tasks: tuple[LearnedTask, ...]  # the columns: tasks with queries, in learned order
     galleries: dict[Gallery, GalleryCells]
 
     def matrix(self, gallery: Gallery) -> npt.NDArray[np.float64]:

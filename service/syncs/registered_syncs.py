@@ -137,15 +137,10 @@ def send_due_syncs() -> int:
 
 @dataclass(frozen=True)
 class SyncRun:
-    """A claimed run of a sync.
+    """A claimed run of a sync."""
 
-    Attributes:
-        sync: The sync's row when the run was claimed, outside any session.
-        lease: Renewed while the run makes progress.
-    """
-
-    sync: Sync
-    lease: Lease
+    sync: Sync  # the sync's row when the run was claimed, outside any session
+    lease: Lease  # renewed while the run makes progress
 
     def renew(self, task_id: str | None = None) -> None:
         """Renew the lease before a change, and store the domain's task; raise LeaseLost."""

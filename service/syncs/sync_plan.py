@@ -28,105 +28,71 @@ from service.tasks.ingestion_checks import normalize_transcript
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A video file in a source, wherever the source is.
+    """A video file in a source, wherever the source is."""
 
-    Attributes:
-        video: Its entry; the URI is relative to the source.
-        bytes: Size of the file.
-        file_id: ``device:inode`` of a local file, or a digest of an object's version.
-        modified, changed: Times of the content and of the inode, in nanoseconds since the epoch; None for an object.
-        content: Computes the SHA-256 of the content; None for an object.
-        token: What stands for the content of an object: a digest of its MD5, or of its version.
-    """
-
-    video: VideoSpec
+    video: VideoSpec  # the URI is relative to the source
     bytes: int
-    file_id: str
-    modified: int | None = None
-    changed: int | None = None
-    content: Callable[[], str] | None = None
-    token: str = ""
+    file_id: str  # device:inode of a local file, or a digest of an object's version
+    modified: int | None = None  # time of the content in ns since the epoch; None for an object
+    changed: int | None = None  # the same of the inode
+    content: Callable[[], str] | None = None  # computes the SHA-256 of the content; None for an object
+    token: str = ""  # stands for the content of an object: a digest of its MD5, or of its version
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of a source.
+    """The files of a source."""
 
-    Attributes:
-        source: The source, which is part of the key of each file.
-        files: The files, with their videos' URIs relative to the source.
-        left_out: Why files or folders cannot be used, by path relative to the source.
-        uploaded: Paths of uploaded files, which are not part of the source.
-        device_of: Finds the device of the folder that would contain a path; None if it is unknown.
-        path_of: Finds the path of a video's URI; None if it is not in the source.
-        signature_of: Finds size and time of what is at a path; None if there is nothing.
-        place: Completes videos' URIs to the form that tasks use.
-    """
-
-    source: str
-    files: list[SourceFile]
-    left_out: dict[str, str]
-    uploaded: Sequence[str] = ()
+    source: str  # the source, which is part of the key of each file
+    files: list[SourceFile]  # the files, with their videos' URIs relative to the source
+    left_out: dict[str, str]  # why files or folders cannot be used, by path relative to the source
+    uploaded: Sequence[str] = ()  # paths of uploaded files, which are not part of the source
+    # finds the device of the folder that would contain a path; None if it is unknown
     device_of: Callable[[str], str | None] = lambda path: None
+    # finds the path of a video's URI; None if it is not in the source
     path_of: Callable[[str], str | None] = lambda uri: None
+    # finds size and time of what is at a path; None if there is nothing
     signature_of: Callable[[str], tuple[int, int] | None] = lambda path: (-1, -1)
+    # completes videos' URIs to the form that tasks use
     place: Callable[[Sequence[VideoSpec]], list[VideoSpec]] = list
 
 
 @dataclass(frozen=True)
 class FollowedDomain:
-    """What the library knows of a domain.
-
-    Attributes:
-        files: The files that it follows, of all sources.
-        published: IDs of the tasks whose videos searches find.
-        abandoned: IDs of videos whose new version was in an append that failed.
-        former: Earlier places of the source, which was moved.
-    """
+    """What the library knows of a domain."""
 
     videos: Sequence[VideoSummary] = ()
-    files: Sequence[StoredFile] = ()
-    published: Collection[str] = ()
-    abandoned: Collection[str] = ()
-    former: Collection[str] = ()
+    files: Sequence[StoredFile] = ()  # the files that it follows, of all sources
+    published: Collection[str] = ()  # IDs of the tasks whose videos searches find
+    abandoned: Collection[str] = ()  # IDs of videos whose new version was in an append that failed
+    former: Collection[str] = ()  # earlier places of the source, which was moved
 
 
 @dataclass
 class SyncPlan:
-    """The differences between a source and its domain.
+    """The differences between a source and its domain."""
 
-    Attributes:
-        new: Videos for files that the domain lacks.
-        changed: Videos for new contents of its files.
-        renamed: New path, relative to the source, by video ID.
-        uploads: IDs of the renamed videos whose files were uploaded.
-        recaptioned: New captions by video ID.
-        transcripts: New transcript and the digest of the previous one in the source, by video ID.
-        superseded: IDs of rejected videos whose file has another content or name now.
-        vanished: IDs of videos that are in no file any more.
-        followed: Number of accepted videos that the source brought.
-        unchanged: Number of files that the domain already has.
-        rejected: Why unchanged files were rejected before, by path.
-        left_out: Why files cannot be used, by path; the domain keeps their existing videos.
-        rows: What to remember of each file before its video is sent, by path.
-        late_rows: What to remember once videos are sent and texts edited, so that an interrupted run repeats both.
-        forgotten: Keys of files that no longer exist, and whose video has another file or is gone.
-    """
-
-    new: list[VideoSpec] = field(default_factory=list)
-    changed: list[VideoSpec] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)
-    uploads: set[str] = field(default_factory=set)
-    recaptioned: dict[str, list[str]] = field(default_factory=dict)
+    new: list[VideoSpec] = field(default_factory=list)  # videos for files that the domain lacks
+    changed: list[VideoSpec] = field(default_factory=list)  # videos for new contents of its files
+    renamed: dict[str, str] = field(default_factory=dict)  # new path, relative to the source, by video ID
+    uploads: set[str] = field(default_factory=set)  # IDs of the renamed videos whose files were uploaded
+    recaptioned: dict[str, list[str]] = field(default_factory=dict)  # new captions by video ID
+    # new transcript and the digest of the previous one in the source, by video ID
     transcripts: dict[str, tuple[list[Cue], str | None]] = field(default_factory=dict)
+    # IDs of rejected videos whose file has another content or name now
     superseded: list[str] = field(default_factory=list)
-    vanished: list[str] = field(default_factory=list)
-    followed: int = 0
-    unchanged: int = 0
+    vanished: list[str] = field(default_factory=list)  # IDs of videos that are in no file any more
+    followed: int = 0  # number of accepted videos that the source brought
+    unchanged: int = 0  # number of files that the domain already has
+    # why unchanged files were rejected before, by path
     rejected: dict[str, str] = field(default_factory=dict)
+    # why files cannot be used, by path; the domain keeps their existing videos
     left_out: dict[str, str] = field(default_factory=dict)
+    # what to remember of each file before its video is sent, by path
     rows: dict[str, SyncedFile] = field(default_factory=dict)
+    # what to remember once videos are sent and texts edited, so that an interrupted run repeats both
     late_rows: dict[str, SyncedFile] = field(default_factory=dict)
+    # keys of files that no longer exist, and whose video has another file or is gone
     forgotten: list[str] = field(default_factory=list)
 
     @property
@@ -213,21 +179,15 @@ _CONTENTS = 50  # per call
 
 @dataclass(frozen=True)
 class FollowedLibrary:
-    """The operations of a library that a sync needs.
+    """The operations of a library that a sync needs."""
 
-    Attributes:
-        list_files: Lists the followed files of a domain, or those with certain contents.
-        list_sources: Lists the sources of all domains.
-        record_files: Records what a sync saw.
-        root: Folder with all sources that this process may look into; None: any folder.
-    """
-
+    # lists the followed files of a domain, or those with certain contents
     list_files: Callable[[str | None, Sequence[str]], Iterable[StoredFile]]
-    list_sources: Callable[[], list[FollowedSource]]
-    record_files: Callable[[SyncedFilesPatch], object]
+    list_sources: Callable[[], list[FollowedSource]]  # lists the sources of all domains
+    record_files: Callable[[SyncedFilesPatch], object]  # records what a sync saw
     get_video: Callable[[str], VideoDetails]
     edit_video: Callable[[str, VideoPatch], object]
-    root: Path | None = None
+    root: Path | None = None  # folder with all sources that this process may look into; None: any folder
 
     def find_former(self, source: SourceFiles, files: Iterable[StoredFile]) -> set[str]:
         """Find the earlier places of a source that was moved: folders that are gone and whose files are here now."""

@@ -66,15 +66,10 @@ _BLOCK_BYTES = 1024**2
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A plain file in an archive.
+    """A plain file in an archive."""
 
-    Attributes:
-        path: Validated path: relative, without ``..``.
-        size: Size in bytes that the archive states; the real size may differ.
-    """
-
-    path: PurePosixPath
-    size: int
+    path: PurePosixPath  # validated path: relative, without ..
+    size: int  # size in bytes that the archive states; the real size may differ
     open: Callable[[], IO[bytes]]
 
 

@@ -37,16 +37,11 @@ class CreateOutcome:
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A request for a new task.
-
-    Attributes:
-        caller: Identity of the caller, who has their own keys.
-        target_id: For an append, the ID of the domain's task.
-    """
+    """A request for a new task."""
 
     key: str | None
-    caller: str
-    target_id: str | None = None
+    caller: str  # identity of the caller, who has their own keys
+    target_id: str | None = None  # for an append, the ID of the domain's task
 
     def create_once(
         self, content: Any, create: Callable[[], CreateOutcome], *, archive: BinaryIO | None = None

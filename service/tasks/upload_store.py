@@ -53,16 +53,11 @@ _DISK_MARGIN_BYTES = 512 * 1024**2  # kept free for the catalog and the index
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that a client sends in parts.
-
-    Attributes:
-        name: Path of the file on the client's machine, relative to the selected folder; untrusted.
-        metadata: The ``Upload-Metadata`` header from creation.
-    """
+    """A file that a client sends in parts."""
 
     id: str
-    name: str
-    metadata: str
+    name: str  # path of the file on the client's machine, relative to the selected folder; untrusted
+    metadata: str  # the Upload-Metadata header from creation
     size: int
 
     @property

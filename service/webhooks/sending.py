@@ -41,19 +41,12 @@ _UNPRINTABLE = re.compile(rf"(?!\n)(?:[^\S ]|[{CONTROL_CHARACTERS}])")
 
 @dataclass(frozen=True)
 class Answer:
-    """An endpoint's response, or the error of an attempt without one.
+    """An endpoint's response, or the error of an attempt without one."""
 
-    Attributes:
-        status: HTTP status; None without a response.
-        text: Start of the body, or the error; printable characters.
-        retry_after: Seconds in the ``Retry-After`` header; 0 without it.
-        is_forbidden: Whether the address is refused, so that more attempts are pointless.
-    """
-
-    status: int | None
-    text: str
-    retry_after: int = 0
-    is_forbidden: bool = False
+    status: int | None  # HTTP status; None without a response
+    text: str  # start of the body, or the error; printable characters
+    retry_after: int = 0  # seconds in the Retry-After header; 0 without it
+    is_forbidden: bool = False  # whether the address is refused, so that more attempts are pointless
 
     @property
     def is_success(self) -> bool:

@@ -33,19 +33,13 @@ from service.tasks.lifecycle.state_machine import (
 
 @dataclass(frozen=True)
 class Reassignment:
-    """The videos that a task's copies replace.
+    """The videos that a task's copies replace."""
 
-    Attributes:
-        originals: Vector IDs that leave the shards of their domains, by domain.
-        orphans: Vector IDs of relearned copies whose original was deleted.
-        thumbnails: Old and new ID of each copy.
-        copies: Vector IDs of the copies that got the originals' captions and metadata.
-    """
-
+    # vector IDs that leave the shards of their domains, by domain
     originals: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    orphans: Sequence[int] = ()
-    thumbnails: Sequence[tuple[str, str]] = ()
-    copies: Sequence[int] = ()
+    orphans: Sequence[int] = ()  # vector IDs of relearned copies whose original was deleted
+    thumbnails: Sequence[tuple[str, str]] = ()  # old and new ID of each copy
+    copies: Sequence[int] = ()  # vector IDs of the copies that got the originals' captions and metadata
 
     @classmethod
     def prepare(cls, session: Session, task: Task) -> Reassignment:

@@ -263,19 +263,12 @@ def is_unleased(at: datetime) -> ColumnElement[bool]:
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """Which tasks one reconciliation changed, by ID.
+    """Which tasks one reconciliation changed, by ID."""
 
-    Attributes:
-        recovered: Dead workers' tasks, now due again.
-        failed: Tasks with no attempts left.
-        cancelled: Tasks with a cancellation request but no worker.
-        sent: Tasks whose messages were resent.
-    """
-
-    recovered: tuple[str, ...]
-    failed: tuple[str, ...]
-    cancelled: tuple[str, ...]
-    sent: tuple[str, ...]
+    recovered: tuple[str, ...]  # dead workers' tasks, now due again
+    failed: tuple[str, ...]  # tasks with no attempts left
+    cancelled: tuple[str, ...]  # tasks with a cancellation request but no worker
+    sent: tuple[str, ...]  # tasks whose messages were resent
 
 
 def reconcile() -> ReconcileReport:

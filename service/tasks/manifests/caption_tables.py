@@ -102,22 +102,15 @@ def require_text_table(name: str, field: str) -> None:
 
 @dataclass
 class CaptionTable:
-    """A manifest or caption table.
-
-    Attributes:
-        rows: Location and unvalidated fields of each video, as in ``POST /tasks``.
-        is_partial: Whether the table may list videos that are missing, as data sets do.
-        is_description: Whether the file only describes a data set and has no videos.
-        videos: Number of files that it names, once its rows have been read.
-    """
+    """A manifest or caption table."""
 
     path: str
     format: str
-    rows: Rows
-    is_partial: bool = False
+    rows: Rows  # location and unvalidated fields of each video, as in POST /tasks
+    is_partial: bool = False  # whether the table may list videos that are missing, as data sets do
     delimiter: str | None = None
-    is_description: bool = False
-    videos: int = 0
+    is_description: bool = False  # whether the file only describes a data set and has no videos
+    videos: int = 0  # number of files that it names, once its rows have been read
 
 
 def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTable:

@@ -58,27 +58,22 @@ _FILES = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES, *SUBTITLE_SUFFIXE
 
 @dataclass(frozen=True)
 class VideoListing:
-    """The videos in a folder or manifest.
+    """The videos in a folder or manifest."""
 
-    Attributes:
-        base: Folder that the URIs are relative to.
-        videos: The videos; their files may be missing.
-        left_out: Why files cannot be used, by path: videos that are not listed, tables, and sidecar files of listed
-            videos. A path that ends with a slash is a folder that is not listed.
-        omitted: Why paths are not part of the folder, such as hidden files.
-        without_row: Paths of videos that the folder's caption tables do not mention.
-        missing: Why table rows were left out: they match no file, or several.
-        formats: Format of each caption table or manifest by its path.
-        notes: What else is worth knowing about files: detected encodings, and files that are not used.
-    """
-
-    base: Any
-    videos: Sequence[VideoSpec]
+    base: Any  # folder that the URIs are relative to
+    videos: Sequence[VideoSpec]  # their files may be missing
+    # Why files cannot be used, by path: videos that are not listed, tables, and sidecar files of listed videos. A path
+    # that ends with a slash is a folder that is not listed.
     left_out: Mapping[str, FieldError]
+    # why paths are not part of the folder, such as hidden files
     omitted: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # paths of videos that the folder's caption tables do not mention
     without_row: Sequence[str] = field(default=(), kw_only=True)
+    # why table rows were left out: they match no file, or several
     missing: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # format of each caption table or manifest by its path
     formats: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # what else is worth knowing about files: detected encodings, and files that are not used
     notes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def require_all(self) -> None:
@@ -127,14 +122,10 @@ def _read_videos(
 
 @dataclass(frozen=True)
 class FolderVideos(VideoListing):
-    """The videos in a local folder.
-
-    Attributes:
-        uploaded: Paths of a library's uploaded files in the folder; not listed, because they belong to their own
-            domains.
-    """
+    """The videos in a local folder."""
 
     base: Path
+    # paths of a library's uploaded files in the folder; not listed, because they belong to their own domains
     uploaded: Sequence[str] = ()
 
 
@@ -320,14 +311,10 @@ def _open_inside(path: Path, root: Path | None) -> BinaryIO:
 
 @dataclass(frozen=True)
 class RemoteVideos(VideoListing):
-    """The videos in a remote folder or manifest.
+    """The videos in a remote folder or manifest."""
 
-    Attributes:
-        base: URI of the folder that video URIs are relative to, ending with a slash.
-        files: The folder's files by path; None for a web server, which cannot be listed.
-    """
-
-    base: SourceUri
+    base: SourceUri  # URI of the folder that video URIs are relative to, ending with a slash
+    # the folder's files by path; None for a web server, which cannot be listed
     files: Mapping[str, ListedFile] | None = None
 
     def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:

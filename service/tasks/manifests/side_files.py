@@ -206,21 +206,14 @@ _MAX_BYTES = 8 * 1024**2  # per file; parsed, it takes some 20 times as much mem
 
 @dataclass(frozen=True)
 class SideFiles:
-    """Reads the side files of videos.
+    """Reads the side files of videos."""
 
-    Attributes:
-        find: Finds the files that are read under a name, best first.
-        encoding: Encoding of texts that are not UTF-8; None: detected.
-        is_strict: Whether the error of a file that cannot be read is raised.
-        notes: Detected encodings, by path.
-        left_out: Errors of the files that cannot be read, by path.
-    """
-
-    find: Callable[[str], Sequence[str]]
+    find: Callable[[str], Sequence[str]]  # finds the files that are read under a name, best first
     open: Callable[[str], BinaryIO]
-    encoding: str | None = None
-    is_strict: bool = True
-    notes: dict[str, str] = field(default_factory=dict)
+    encoding: str | None = None  # encoding of texts that are not UTF-8; None: detected
+    is_strict: bool = True  # whether the error of a file that cannot be read is raised
+    notes: dict[str, str] = field(default_factory=dict)  # detected encodings, by path
+    # errors of the files that cannot be read, by path
     left_out: dict[str, FieldError] = field(default_factory=dict)
 
     def read(self, name: str) -> Iterator[tuple[str, str]]:
