@@ -14,7 +14,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import structlog
 import torch
+from huggingface_hub import constants, get_session
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,6 +25,9 @@ from models.backbones.backbone_description import FrameSpec
 from models.backbones.tower_computation import forward_precision
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
+log = structlog.get_logger(__name__)
+
+_HUB_SECONDS = 3.0
 DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
 _MAX_SIDE = 4096  # pixels; more is a damaged configuration
 _CHUNKS = {"cpu": 8, "cuda": 256}  # frames per forward pass
@@ -146,21 +151,39 @@ def build_frame_spec(
 
 
 @contextmanager
-def loading_errors(name: str, advice: str) -> Iterator[None]:
+def loading_errors(name: str, advice: str, *, uses_hub: bool = False) -> Iterator[None]:
     """Turn the unrelated errors of model libraries, the hub client and torch into :class:`BackboneUnavailable`.
 
     Args:
         advice: What to do without a connection to the model hub.
+        uses_hub: Whether to ask the hub for files. If it does not answer, only its cache is read: its client would try
+            each file again for half a minute.
     """
+    is_offline = uses_hub and not constants.HF_HUB_OFFLINE and not _hub_answers()
     try:
+        if is_offline:
+            constants.HF_HUB_OFFLINE = True
         yield
     except ModelError:
         raise
     except Exception as error:
+        is_missing = is_offline and isinstance(error, OSError)
+        reason = f"{constants.ENDPOINT} does not answer" if is_missing else f"{type(error).__name__}: {error}"
         raise BackboneUnavailable(
-            f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
-            f"model hub, {advice}"
+            f"backbone {name!r} could not be loaded ({reason}). Without a connection to the model hub, {advice}"
         ) from error
+    finally:
+        if is_offline:
+            constants.HF_HUB_OFFLINE = False
+
+
+def _hub_answers() -> bool:
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+    except Exception as error:  # of its HTTP library, which differs between versions
+        log.warning("model_hub_unreachable", endpoint=constants.ENDPOINT, error=str(error))
+        return False
+    return True
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

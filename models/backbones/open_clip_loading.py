@@ -98,7 +98,7 @@ def load_open_clip(
             f"backbone {name!r}: open_clip has no weights {files.source!r} of {files.model}"
             f"{suggest(files.source, tags)}, and there is no such file or folder; its tags: {', '.join(tags) or 'none'}"
         )
-    with _loading_errors(name):
+    with _loading_errors(name, uses_hub=files.weights is None):
         weights = files.weights or Path(download_pretrained(_tag_settings(files)))
         config, facts = _resolve(name, files)
         preprocessing = _preprocessing(files)
@@ -152,7 +152,7 @@ def _shorten_texts(tower: Any) -> Callable[[Tensor], Tensor] | None:
     return lambda ids: (ids == tower.eos_id).int().argmax(dim=-1)
 
 
-def _loading_errors(name: str) -> AbstractContextManager[None]:
+def _loading_errors(name: str, *, uses_hub: bool = False) -> AbstractContextManager[None]:
     model = name.partition("/")[0]
     if has_open_blocks(name):
         advice = (
@@ -165,7 +165,7 @@ def _loading_errors(name: str) -> AbstractContextManager[None]:
             "tokenizer's) into a folder, for a text tower from transformers also its config.json, and name the folder: "
             f"{model}/<path to the folder>"
         )
-    return loading_errors(name, advice)
+    return loading_errors(name, advice, uses_hub=uses_hub)
 
 
 def _tag_settings(files: OpenClipFiles) -> dict[str, Any]:

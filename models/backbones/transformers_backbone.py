@@ -242,4 +242,5 @@ def _loading_errors(name: str) -> AbstractContextManager[None]:
         "give a folder in the format of the transformers library, with config.json, preprocessor_config.json, "
         f"model.safetensors and the tokenizer's files: {TRANSFORMERS_PREFIX}<path to the folder>"
     )
-    return loading_errors(name, advice)
+    is_local = Path(name.removeprefix(TRANSFORMERS_PREFIX)).exists()
+    return loading_errors(name, advice, uses_hub=not is_local)

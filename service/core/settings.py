@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
@@ -235,9 +236,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{value!r} is not the URL of a collector: write, for example, http://collector:4318"
             )
-        if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-            raise ValueError("traces need OpenTelemetry: pip install 'cinestrata[otel]'")
-        return value
+        with suppress(ModuleNotFoundError):  # a parent package is missing
+            if find_spec("opentelemetry.exporter.otlp.proto.http"):
+                return value
+        raise ValueError("traces need OpenTelemetry: pip install 'cinestrata[otel]'")
 
     @field_validator("root_path")
     @classmethod

@@ -300,6 +300,17 @@ def test_files_that_cannot_be_fetched_name_the_local_alternative(name: str, mess
         load_backbone(name)
 
 
+@pytest.mark.parametrize(
+    "name", ["open_clip:ViT-B-16-SigLIP2/webli", "transformers:google/siglip2-base-patch16-224"]
+)
+def test_unreachable_hub_is_asked_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("its client tries again"))
+    with pytest.raises(BackboneUnavailable, match=r"huggingface.co does not answer\). Without .* folder"):
+        load_backbone(name)
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
 def test_other_architectures_are_refused_by_type(tmp_path: Path) -> None:
     BertConfig(**HIDDEN).save_pretrained(tmp_path)
     with pytest.raises(BackboneUnsupported, match="is of type 'bert', which is no dual encoder"):

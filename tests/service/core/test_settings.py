@@ -137,14 +137,19 @@ def test_missing_milvus_client_raises_with_the_package_to_install(
     [
         ("collector:4318", None, "'collector:4318' is not the URL of a collector"),
         ("grpc://collector:4317", None, "http://collector:4318"),
-        ("http://collector:4318", "opentelemetry", r"pip install 'cinestrata\[otel\]'"),
+        ("http://collector:4318", "opentelemetry.exporter", r"pip install 'cinestrata\[otel\]'"),
         ("https://collector", "opentelemetry.exporter.otlp.proto.http", r"pip install 'cinestrata\[otel\]'"),
     ],
 )
 def test_collector_of_traces_needs_a_url_and_its_packages(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, missing: str | None, message: str
 ) -> None:
-    monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
+    def find(name: str) -> str | None:
+        if missing and name.startswith(f"{missing}."):
+            raise ModuleNotFoundError(missing)
+        return None if name == missing else name
+
+    monkeypatch.setattr("service.core.settings.find_spec", find)
     with pytest.raises(ValidationError, match=message):
         Settings(otlp_endpoint=endpoint)
     monkeypatch.setattr("service.core.settings.find_spec", lambda name: name)
