@@ -14,12 +14,7 @@ from index.shards.vector_store import SearchableShard
 
 
 class IndexSnapshot:
-    """The shards and releases of one generation. They do not change as long as their files exist.
-
-    Attributes:
-        generation: Number of the generation.
-        degraded: Task → reason why its shard cannot be searched. Other shards are served.
-    """
+    """The shards and releases of one generation. They do not change as long as their files exist."""
 
     def __init__(
         self,
@@ -39,7 +34,7 @@ class IndexSnapshot:
         """
         self.manifest = manifest
         self.generation = manifest.generation
-        self.degraded = degraded
+        self.degraded = degraded  # task → reason why its shard cannot be searched; others are served
         self._store = store
         self._shards = shards
         self._verified = verified

@@ -34,9 +34,6 @@ class ShardReader(StoreFolder):
     A shard's rows are in its segment folders, or in a remote store that its entries name
     (:mod:`index.shards.vector_store`). Methods raise ManifestError, ShardCorrupt or ShardInvalid if the manifest or a
     file that they read cannot be trusted.
-
-    Attributes:
-        remote: Store for rows outside their segment's folder.
     """
 
     def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:

@@ -34,12 +34,7 @@ _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 
 class ShardStore(ShardReader):
-    """A folder of shards and releases. One process writes (the learning worker), any number read.
-
-    Attributes:
-        policy: Which new segments get an ANN structure.
-        segment_cache: Segments that readers in this process have mapped.
-    """
+    """A folder of shards and releases. One process writes (the learning worker), any number read."""
 
     def __init__(
         self,
@@ -58,7 +53,7 @@ class ShardStore(ShardReader):
             write_remote: Whether the rows of new tasks go to ``remote`` instead of the segment folders. Existing shards
                 stay where they are until they are moved.
         """
-        self.policy = policy or AnnPolicy()
+        self.policy = policy or AnnPolicy()  # which new segments get an ANN structure
         self.segment_cache = SegmentCache(gpu=is_gpu_used(device))
         super().__init__(root, FaissVectorStore(self.segment_cache, lambda: self.policy), remote)
         self._new_tasks: VectorStore = remote if remote is not None and write_remote else self._local

@@ -45,23 +45,18 @@ class TimedClient:
 
 
 class MilvusConnection:
-    """Connects on first use, and again after losing the connection.
-
-    Attributes:
-        is_lite: Whether the server is milvus-lite; known after the first request.
-        has_half_precision: Whether the server stores vectors in half precision; known after the first request.
-    """
+    """Connects on first use, and again after losing the connection."""
 
     def __init__(
         self, address: MilvusAddress, *, on_missing: Callable[[], object], on_lost: Callable[[], object]
     ) -> None:
         """Create a connection.
 
-        Args:
-            on_missing: Called when a collection or partition turns out to be missing.
-            on_lost: Called when the connection is lost or closed: the server may have been restarted.
+        ``on_missing`` is called when a collection or partition turns out to be missing, ``on_lost`` when the connection
+        is lost or closed: the server may have been restarted.
         """
         self.address = address
+        # Known after the first request.
         self.is_lite = False
         self.has_half_precision = True
         self._on_missing = on_missing

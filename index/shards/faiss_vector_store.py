@@ -30,9 +30,6 @@ class Segment:
 
     Opened with :meth:`open`. The file is mapped: opening takes milliseconds, and pages are loaded as they are searched
     and shared between processes. Nothing is ever added (FAISS aborts the process on a write to a mapped index).
-
-    Attributes:
-        ids: ID of each row, ``int64 [n]``, ascending.
     """
 
     def __init__(
@@ -46,7 +43,7 @@ class Segment:
         mapped: Mapping[str, os.stat_result],
     ) -> None:
         self.entry = entry
-        self.ids = ids
+        self.ids = ids  # of each row, int64 [n], ascending
         self._exact = exact
         self._ann = ann
         self._gpu = exact_scan.GpuScan(exact) if gpu else None

@@ -43,24 +43,16 @@ class SearchableShard(ABC):
 
     Every method raises :class:`~index.errors.ShardStoreError` if the rows were lost, or became unreachable, after the
     shard was opened.
-
-    Attributes:
-        segments: Entries of its segments, in order of publication.
-        entry: The first of them. All share its task, release, fingerprint and dimension.
-        dim: Dimension of the vectors.
-        count: Number of vectors that are not deleted.
-        deleted: IDs that no search returns, ``int64``, ascending.
-        is_remote: Whether a search waits for a server instead of reading in this process.
     """
 
-    is_remote = False
+    is_remote = False  # whether a search waits for a server instead of reading in this process
 
     def __init__(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
         """Open a shard; files are read only when needed."""
         self.segments = tuple(entry for _, entry in segments)
-        self.entry = self.segments[0]
+        self.entry = self.segments[0]  # all have its task, release, fingerprint and dimension
         self.dim = self.entry.dim
-        self.deleted = deleted
+        self.deleted = deleted  # IDs that no search returns, int64, ascending
         self.count = sum(entry.count for entry in self.segments) - len(deleted)
         self._folders = tuple(segments)
 

@@ -40,17 +40,12 @@ _ORDERS = KeysetOrders({"time": AuditEntry.id}, unique=AuditEntry.id)
 
 @dataclass(frozen=True)
 class Actor:
-    """Who made a change.
+    """Who made a change."""
 
-    Attributes:
-        kind: ``user`` (signed in), ``key`` (API key in the catalog), ``environment`` (key in the environment),
-            ``anonymous`` (a request without credentials), ``cli`` (a command on the data folder), ``worker``, or
-            ``system`` (a process without a request).
-        name: Name of the user or key, the operating system login, or the process name.
-    """
-
+    # user (signed in), key (in the catalog or, if ``environment``, in the environment), anonymous (a request without
+    # credentials), cli (a command on the data folder), worker, or system (a process without a request)
     kind: ActorKind
-    name: str
+    name: str  # of the user or key, the operating system login, or the process
     address: str | None = None
     request_id: str | None = None
 

@@ -291,18 +291,13 @@ def _forget_after_fork() -> None:
 
 
 class CatalogReads:
-    """A process's catalog reads. Thread-safe.
+    """A process's catalog reads. Thread-safe."""
 
-    Attributes:
-        timeout: Seconds after which the database counts as unreachable. Reads from an SQLite file have no limit.
-        is_interrupted: Whether the last attempt to reach the database failed.
-    """
-
-    timeout = 2.0
+    timeout = 2.0  # seconds until the database counts as unreachable; no limit for an SQLite file
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_READ_THREADS, "catalog-read")
-        self.is_interrupted = False
+        self.is_interrupted = False  # whether the last attempt to reach the database failed
         self._lock = Lock()
         self._is_closed = Event()
 

@@ -30,16 +30,10 @@ class FieldError:
 
 
 class CinestrataError(Exception):
-    """Base of all service errors. ``str(error)`` is one sentence for the user.
+    """Base of all service errors. ``str(error)`` is one sentence for the user."""
 
-    Attributes:
-        status, title: HTTP status of the response, and short name of the error class.
-        errors: Errors in single fields.
-        remedy: What the caller may do next.
-    """
-
-    status: ClassVar[int] = 500
-    title: ClassVar[str] = "Internal error"
+    status: ClassVar[int] = 500  # of the response
+    title: ClassVar[str] = "Internal error"  # short name of the error class
 
     def __init_subclass__(cls, status: int | None = None, title: str | None = None) -> None:
         super().__init_subclass__()
@@ -56,7 +50,7 @@ class CinestrataError(Exception):
         self.detail = detail
         self.errors: list[FieldError] = list(errors)
         self.headers: dict[str, str] = dict(headers or {})
-        self.remedy = remedy
+        self.remedy = remedy  # what the caller may do next
 
 
 class InvalidInput(CinestrataError, status=422, title="Invalid input"):

@@ -239,15 +239,10 @@ class _ZipReader(_BoundedReader):
 
 
 class _TarReader(_BoundedReader):
-    """Limits a member's headers, which tarfile parses completely before it returns the member.
+    """Limits a member's headers, which tarfile parses completely before it returns the member."""
 
-    Attributes:
-        is_in_header: Whether bytes belong to headers, rather than file contents.
-        header_bytes: Bytes read from the next member's headers.
-    """
-
-    is_in_header = True
-    header_bytes = 0
+    is_in_header = True  # whether bytes belong to headers, rather than file contents
+    header_bytes = 0  # read from the next member's headers
 
     def read(self, size: int = -1) -> bytes:
         if self.is_in_header:

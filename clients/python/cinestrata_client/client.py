@@ -124,10 +124,7 @@ class Transfers:
 
     @Method
     async def upload_file(self: BaseClient, path: str | Path) -> FileUpload:
-        """Upload a video in resumable parts (tus); ``uri`` of the result names it in ``VideoSpec``.
-
-        If the service has stored a different number of bytes, the upload continues there.
-        """
+        """Upload a video in resumable parts (tus); ``uri`` of the result names it in ``VideoSpec``."""
         path = Path(path)
         size = path.stat().st_size
         name = base64.b64encode(path.name.encode()).decode()
@@ -162,6 +159,7 @@ class Transfers:
                         continue
                     if answer.status_code not in (_CONFLICT, _LOCKED) or corrections > _MAX_CORRECTIONS:
                         raise error_of(answer)
+                # The service may have stored a different number of bytes.
                 state = await self.exchange(Call("HEAD", template, path=parameters, headers=_TUS))
                 if state.is_error:
                     raise error_of(state)
@@ -170,15 +168,7 @@ class Transfers:
 
     @Method
     async def wait_for_task(self: BaseClient, task_id: str, *, timeout: float | None = None) -> TaskDetails:
-        """Wait until a task is ready, and return it.
-
-        Args:
-            timeout: Maximum seconds; None: no limit.
-
-        Raises:
-            TaskFailedError: The task has failed, or was cancelled.
-            TimeoutError: The task is not ready when the timeout ends.
-        """
+        """Wait until a task is ready, and return it; raises TaskFailedError, or TimeoutError after so many seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_POLL_SECONDS
         while True:

@@ -11,18 +11,7 @@ from cinestrata_schemas.problems import Problem, ProblemField
 
 
 class ServiceError(Exception):
-    """An error response.
-
-    Attributes:
-        status: HTTP status.
-        type: URI of the error class, such as ``urn:cinestrata:problem:not-found``; it never changes.
-        title: Name of the error class.
-        detail: Description of this error.
-        errors: Invalid fields, each with a message and a hint.
-        remedy: What the caller may do next; None if the service recommends nothing.
-        request_id: ID of the request, as in the service's log lines.
-        retry_after: Seconds after which the request may be retried; None if the service doesn't say.
-    """
+    """An error response; the attributes are those of the problem document and its headers."""
 
     _classes: ClassVar[dict[int, type[ServiceError]]] = {}
 
@@ -34,13 +23,13 @@ class ServiceError(Exception):
     ) -> None:
         super().__init__(problem.detail)
         self.status = problem.status
-        self.type = problem.type
+        self.type = problem.type  # such as urn:cinestrata:problem:not-found; it never changes
         self.title = problem.title
         self.detail = problem.detail
-        self.errors: list[ProblemField] = list(problem.errors or [])
-        self.remedy = problem.remedy
-        self.request_id = request_id
-        self.retry_after = retry_after
+        self.errors: list[ProblemField] = list(problem.errors or [])  # each with a message and a hint
+        self.remedy = problem.remedy  # what the caller may do next; None if the service recommends nothing
+        self.request_id = request_id  # as in the service's log lines
+        self.retry_after = retry_after  # seconds; None if the service doesn't say
 
 
 class InvalidInputError(ServiceError, statuses=(400, 422)):
@@ -84,35 +73,24 @@ class UnavailableError(ServiceError, statuses=(503,)):
 
 
 class UnreachableError(Exception):
-    """No response: the connection failed or timed out.
-
-    Attributes:
-        base_url: URL of the service, without a user name and a password.
-        reason: Cause of the failure, such as ``[Errno 111] Connection refused``.
-    """
+    """No response: the connection failed or timed out."""
 
     def __init__(self, base_url: httpx.URL, method: str, path: str, cause: Exception) -> None:
-        self.base_url = str(base_url.copy_with(userinfo=b"")).rstrip("/")
+        self.base_url = str(base_url.copy_with(userinfo=b"")).rstrip("/")  # without name and password
         self.reason = str(cause) or type(cause).__name__
         super().__init__(f"{method} {self.base_url}{path}: {self.reason}")
 
 
 class TaskFailedError(Exception):
-    """A task has failed, or was cancelled.
-
-    Attributes:
-        task_id: ID of the task.
-        state: ``failed`` or ``cancelled``.
-        hint: How to remedy the failure; None if unknown.
-    """
+    """A task has failed, or was cancelled."""
 
     def __init__(self, task_id: str, state: str, error: str | None, hint: str | None) -> None:
         super().__init__(
             f"Task {task_id} {'failed' if state == 'failed' else 'was cancelled'}: {error or 'no reason'}"
         )
         self.task_id = task_id
-        self.state = state
-        self.hint = hint
+        self.state = state  # failed or cancelled
+        self.hint = hint  # how to remedy the failure; None if unknown
 
 
 def error_of(response: httpx.Response) -> ServiceError:

@@ -129,17 +129,11 @@ def _query_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Policy for retrying requests.
+    """Policy for retrying requests."""
 
-    Attributes:
-        max_retries: Maximum number of retries per request.
-        max_pause: Maximum pause in seconds; a longer ``Retry-After`` ends the retries.
-        first_pause: Pause before the first retry without ``Retry-After``; it doubles each time.
-    """
-
-    max_retries: int = 3
-    max_pause: float = 60.0
-    first_pause: float = 0.5
+    max_retries: int = 3  # per request
+    max_pause: float = 60.0  # seconds; a longer ``Retry-After`` ends the retries
+    first_pause: float = 0.5  # before the first retry without ``Retry-After``; it doubles each time
 
     def keyed(self, call: Call[_T]) -> Call[_T]:
         """Add an ``Idempotency-Key`` to a call if the operation has one, so that it can be retried."""
@@ -201,10 +195,7 @@ class BaseClient(ABC):
         """Pause."""
 
     async def exchange(self, call: Call[Any]) -> httpx.Response:
-        """Send a call, and retry it if that is safe and promising; the response may be an error.
-
-        Raises UnreachableError without a response.
-        """
+        """Send a call, and retry it if that may help; the response may be an error; raises UnreachableError."""
         call = self.retries.keyed(call)
         attempt = 0
         while True:

@@ -119,17 +119,13 @@ class ChunkClaim:
 
     A chunk given back after an error counts an attempt. If a video's source is unavailable, the chunk is due again
     after a pause instead. Exceptions propagate.
-
-    Attributes:
-        number: Position of the chunk in its stage, from 0.
-        first_id, last_id: Range of its videos' vector IDs.
-        run: Identity of the work, for stages whose results depend on more than the video.
     """
 
     def __init__(self, chunk: Chunk, request_id: str | None) -> None:
         self.id, self.task_id, self.number = chunk.id, chunk.task_id, chunk.number
-        self.first_id, self.last_id = chunk.first_id, chunk.last_id
-        self.run, self.token = chunk.run, chunk.fencing_token
+        self.first_id, self.last_id = chunk.first_id, chunk.last_id  # range of vector IDs
+        self.run = chunk.run  # identifies the work of stages whose results depend on more than the video
+        self.token = chunk.fencing_token
         self.request_id = request_id
         self._is_own = and_(
             Chunk.id == self.id,

@@ -64,13 +64,10 @@ class Claim:
     - Any other exception: the task fails with the exception's text as its error.
 
     No exception leaves the block, except signals (``BaseException``).
-
-    Attributes:
-        task: The task's row when it was claimed, outside any session.
     """
 
     def __init__(self, task: Task, owner: str, token: int) -> None:
-        self.task = task
+        self.task = task  # when it was claimed, outside any session
         self.owner = owner
         self.token = token
         self._epoch = int(task.progress.get("epoch") or 0)

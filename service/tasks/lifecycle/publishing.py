@@ -144,17 +144,13 @@ def _move_feedback(session: Session, copies: Mapping[int, int]) -> None:
 
 
 class _OpenPublication:
-    """An open transaction that holds a task's row lock.
-
-    Attributes:
-        completed: Whether the rows that make the task ready are written.
-    """
+    """An open transaction that holds a task's row lock."""
 
     def __init__(self, session: Session, task: Task) -> None:
         self._session = session
         self._task = task
         self._reassignment = Reassignment()
-        self.completed = False
+        self.completed = False  # whether the rows that make the task ready are written
 
     def require_lock(self) -> None:
         """Check that the transaction still holds the lock, which a database restart silently ends; raise LeaseLost."""
@@ -325,18 +321,14 @@ class Publication(_OpenPublication):
 
 
 class AppendPublication(_OpenPublication):
-    """The open transaction in which an append becomes ready; created by ``Claim.appending``.
-
-    Attributes:
-        rejected: Vector IDs of the append's rejected videos. If any were embedded already, their vectors must be
-            deleted.
-    """
+    """The open transaction in which an append becomes ready; created by ``Claim.appending``."""
 
     def __init__(self, session: Session, append: Task) -> None:
         super().__init__(session, append)
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
+        # If any of these were embedded already, their vectors must be deleted.
         self.rejected = session.scalars(
             select(Video.vector_id).where(Video.task_id == append.id, Video.status == "rejected")
         ).all()

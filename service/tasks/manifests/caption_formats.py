@@ -30,22 +30,15 @@ _MAX_KEYS = 12  # in an error
 
 @dataclass(frozen=True)
 class CaptionFormat:
-    """A caption format.
-
-    Attributes:
-        layout: ``document``: an object with ``keys``. ``objects``: a list, or JSON lines, of objects with ``keys``.
-            ``mapping``: an object of objects with ``keys``, by video ID.
-        keys: Keys that together identify this format.
-        read: Yields the videos of a document, or of ``(location, object)`` pairs in the other layouts. None: the file
-            describes a data set and has no videos.
-        is_partial: Whether such files often list videos that are missing from the folder, as data sets do.
-    """
+    """A caption format."""
 
     name: str
+    # document: an object with ``keys``; objects: a list, or JSON lines, of these; mapping: these by video ID
     layout: Layout
-    keys: frozenset[str]
+    keys: frozenset[str]  # together identify this format
+    # Yields the videos of a document, or of ``(location, object)`` pairs. None: the file only describes a data set.
     read: Callable[[Any, str], Rows] | None
-    is_partial: bool = True
+    is_partial: bool = True  # whether such files often list videos that are missing, as data sets do
 
 
 def recognize(value: Any, location: str) -> CaptionFormat:

@@ -268,11 +268,6 @@ class CaptionTables:
         list_files: Lists the paths of the files; called only if a row has to be searched among them.
         is_searched: Whether to search for the files of all tables. Otherwise, only those of data sets are searched,
             whose IDs lack folders and extensions; rows of other tables name paths relative to the table's folder.
-
-    Attributes:
-        rows: Number of rows that were read, also of tables with an error.
-        missing: Why rows were left out: they match no file, or several.
-        unused: What the files are that have no videos, by path.
     """
 
     def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
@@ -280,9 +275,9 @@ class CaptionTables:
         self._is_searched = is_searched
         self._entries = ManifestEntries()
         self.tables: list[CaptionTable] = []
-        self.rows = 0
-        self.missing: dict[str, str] = {}
-        self.unused: dict[str, str] = {}
+        self.rows = 0  # also of tables with an error
+        self.missing: dict[str, str] = {}  # why rows were left out: they match no file, or several
+        self.unused: dict[str, str] = {}  # what the files are that have no videos, by path
 
     @cached_property
     def _matcher(self) -> FileMatcher:

@@ -129,15 +129,7 @@ def side_file_names(uri: str) -> list[str]:
 
 
 class SideFileNames:
-    """The side files among the files of a folder.
-
-    Args:
-        paths: Paths of all files, also of the videos. Those that are not part of the folder are no side files.
-
-    Attributes:
-        side_files: Files that belong to a video. JSON files that do are no caption tables, whatever they contain.
-        unused: Subtitle files that belong to no video.
-    """
+    """The side files among all files of a folder, but not those that are left out of it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         included = {path for path in paths if find_omission(path) is None}
@@ -147,8 +139,9 @@ class SideFileNames:
         self._stems = {path: sidecar_stem(path) for path in self._videos}
         self._stems |= {stem: stem for stem in self._stems.values()}
         self._by_name: dict[str, list[str]] = defaultdict(list)
+        # JSON files that belong to a video are no caption tables, whatever they contain.
         self.side_files: set[str] = set()
-        self.unused: list[str] = []
+        self.unused: list[str] = []  # subtitle files that belong to no video
         for *_, path, name in sorted(self._rank(path) for path in self._paths - self._videos):
             if name:
                 self._by_name[name].append(path)
