@@ -93,7 +93,7 @@ def test_changes_between_pages_neither_repeat_nor_hide_tasks(catalog: Settings) 
             lambda first, count, dice=dice: _add_tasks(
                 range(2 * (first % 100) + first // 100, 2 * (first % 100 + count), 2), dice
             ),
-            library_listing.list_tasks,
+            lambda **page: library_listing.list_tasks(TaskFilters(**page)),
             sort,
             dice,
         )
