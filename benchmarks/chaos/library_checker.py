@@ -83,17 +83,11 @@ _GRACE_SECONDS = 3600.0  # after which a folder that the manifest does not name 
 
 @dataclass
 class ExpectedVideos:
-    """Videos that the service has acknowledged.
+    """Videos that the service has acknowledged."""
 
-    Attributes:
-        stored: IDs of videos that must be stored, or listed as rejected.
-        deleted: IDs of videos whose deletion was acknowledged.
-        uris: URIs of files that a finished sync must have stored.
-    """
-
-    stored: set[str] = field(default_factory=set)
-    deleted: set[str] = field(default_factory=set)
-    uris: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)  # IDs of videos that must be stored, or listed as rejected
+    deleted: set[str] = field(default_factory=set)  # IDs of videos whose deletion was acknowledged
+    uris: set[str] = field(default_factory=set)  # URIs of files that a finished sync must have stored
 
 
 class LibraryChecker:

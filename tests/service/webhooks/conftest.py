@@ -54,16 +54,12 @@ def pass_pause() -> None:
 
 @dataclass
 class Receiver:
-    """An endpoint that records messages and answers as a test defines.
+    """An endpoint that records messages and answers as a test defines."""
 
-    Attributes:
-        server: The web server.
-        messages: Headers and body of each received message.
-        answer: Function that answers a request; by default with status 204.
-    """
-
-    server: WebFiles
+    server: WebFiles  # the web server
+    # headers and body of each received message
     messages: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    # function that answers a request; by default with status 204
     answer: Callable[[Handler], None] = lambda request: send(request, 204, b"")
 
     @property

@@ -264,17 +264,13 @@ SECONDS = 30  # after which a test fails that waits for a thread
 
 @dataclass
 class Network:
-    """Endpoints by host name, in place of the network.
+    """Endpoints by host name, in place of the network."""
 
-    Attributes:
-        answers: Status of each host; hosts that are missing answer with 204.
-        sent: Hosts and numbers of the tasks in the messages, in the order of arrival.
-        on_message: Called for each message.
-    """
-
+    # status of each host; hosts that are missing answer with 204
     answers: dict[str, int] = field(default_factory=dict)
+    # hosts and numbers of the tasks in the messages, in the order of arrival
     sent: list[tuple[str, int]] = field(default_factory=list)
-    on_message: Callable[[], None] = lambda: None
+    on_message: Callable[[], None] = lambda: None  # called for each message
 
     def send(self, url: str, _headers: Mapping[str, str], body: bytes) -> Answer:
         host = url.split("/")[2].partition(".")[0]
