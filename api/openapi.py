@@ -120,6 +120,7 @@ TASK_BODY = _request_body(
     method={"type": "string"},
     settings={"type": "string", "description": "Method settings as a JSON object."},
     backbone={"type": "string"},
+    read={"type": "string"},
 )
 PREVIEW_BODY = _request_body(PreviewRequest)
 

@@ -39,11 +39,12 @@ from service.core.settings import settings
 from service.core.tracing import start_tracing
 from service.library import deletion
 from service.library.alerts import evaluate_alerts
+from service.reading.reading_worker import ReadingThread
 from service.storage import video_files
 from service.storage.library_files import check_data_folder, disk_space
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle, probing, upgrades, upload_store, uploaded_videos
-from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
+from service.tasks.broker import CPU_QUEUE, MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due
 from service.webhooks.deliveries import DeliveryThread
 
@@ -57,7 +58,7 @@ _GPU_TIMEOUT_SECONDS = 10
 _MIB = 1024**2
 
 health_file: Path | None = None  # set by the worker command; container probes read the file
-_maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
+_maintenance_threads: list[MaintenanceThread | DeliveryThread | ReadingThread] = []
 log = structlog.get_logger(__name__)
 
 
@@ -99,6 +100,8 @@ def _name_actor(**_: Any) -> None:
 def _start_maintenance(**_: Any) -> None:
     leases.stopping.clear()
     _maintenance_threads.extend([MaintenanceThread(health_file), DeliveryThread()])
+    if CPU_QUEUE in celery_app.amqp.queues.consume_from:
+        _maintenance_threads.append(ReadingThread(worker_name()))
     for thread in _maintenance_threads:
         thread.start()
 

@@ -28,6 +28,7 @@ from service.core.errors import FieldError, InvalidInput
 from service.core.list_parameters import TaskFilters
 from service.library import library_listing
 from service.library.deletion import delete_task, delete_videos
+from service.reading import reading_commands
 from service.tasks import commands, task_storage, upgrades
 from service.tasks.commands import create_sample_task
 from service.tasks.idempotency import CreateOutcome
@@ -186,6 +187,31 @@ def accept_upgrade(task_id: str) -> tasks.TaskDetails:
     return upgrades.accept_upgrade(task_id)
 
 
+@router.get("/{task_id}/reading", operation_id="get_reading")
+@requires("search")
+def get_reading(task_id: str) -> tasks.ReadingDetails:
+    """Return what is read from a domain's videos besides their pictures, and how far that is."""
+    return reading_commands.get_reading(task_id)
+
+
+@router.post("/{task_id}/reading", status_code=202, operation_id="start_reading")
+@requires("ingest")
+def start_reading(task_id: str, spec: tasks.ReadingSpec | None = None) -> tasks.ReadingDetails:
+    """Read the videos of a domain that were not read yet: speech, and text in the picture. Idempotent.
+
+    New domains are read by themselves once they are ready, as their `read` says. The texts of a video are searchable
+    as soon as it is read.
+    """
+    return reading_commands.start_reading(task_id, spec or tasks.ReadingSpec())
+
+
+@router.delete("/{task_id}/reading", operation_id="cancel_reading")
+@requires("ingest")
+def cancel_reading(task_id: str) -> tasks.ReadingDetails:
+    """Stop reading the videos of a domain. What was read stays. Idempotent."""
+    return reading_commands.cancel_reading(task_id)
+
+
 @router.delete("/{task_id}/videos", operation_id="delete_videos")
 @requires("ingest")
 def delete_videos_of_task(task_id: str, body: DeletionRequest) -> DeletionResult:
@@ -228,7 +254,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
         name = form.get("name")
         missing_name = FieldError("name", "The name is missing.", "Choose one, for example 'night traffic'.")
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
-        method, backbone = form.get("method"), form.get("backbone")
+        method, backbone, read = form.get("method"), form.get("backbone"), form.get("read")
         return await run_long(
             commands.create_task_from_archive,
             archive.file,
@@ -237,6 +263,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
             method=str(method) if method else None,
             settings=_parse_settings(form.get("settings")),
             backbone=str(backbone) if backbone else None,
+            read=str(read) if read else None,
             idempotency_key=idempotency_key,
             caller=caller,
         )

@@ -21,7 +21,7 @@ from cli.embedded import data_folder
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from service.catalog.database import dispose, session_scope
 from service.catalog.operation_tables import LeaseRow
-from service.catalog.tables import Chunk, Task
+from service.catalog.tables import Chunk, Reading, Task
 from service.core.errors import CinestrataError
 from service.tasks.lifecycle.state_machine import clear_lease
 
@@ -236,12 +236,13 @@ def release_leases(pid: int | None = None) -> None:
                 select(Task).where(Task.lease_owner.startswith(owner, autoescape=True))
             ):
                 clear_lease(task)
-            session.execute(
-                update(Chunk)
-                .where(Chunk.lease_owner.startswith(owner, autoescape=True))
-                .values(lease_owner=None, lease_expires_at=None, fencing_token=Chunk.fencing_token + 1)
-                .execution_options(synchronize_session=False)
-            )
+            for table in (Chunk, Reading):
+                session.execute(
+                    update(table)
+                    .where(table.lease_owner.startswith(owner, autoescape=True))
+                    .values(lease_owner=None, lease_expires_at=None, fencing_token=table.fencing_token + 1)
+                    .execution_options(synchronize_session=False)
+                )
             if pid is None:  # these leases have no owner
                 session.execute(delete(LeaseRow))
     except CinestrataError:

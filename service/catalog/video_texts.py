@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, case, delete, insert, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, case, delete, insert, literal, null, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.choice_types import TextSource
@@ -148,7 +148,7 @@ def copy_texts(session: Session, task_id: str) -> None:
         session.execute(delete(Reading).where(Reading.video_vector_id == copy, is_replaced))
         is_copied = (Video.vector_id == copy) & Reading.source.in_(_BY_MODELS)
         state = case((Reading.state == "cancelled", "cancelled"), else_="pending")
-        _copy_rows(session, Reading, is_copied, state=state, attempts=literal(0))
+        _copy_rows(session, Reading, is_copied, state=state, attempts=literal(0), model=null(), note=null())
 
 
 def _copy_rows(

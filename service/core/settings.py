@@ -31,6 +31,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cinestrata_schemas.choice_types import AccessScope
+from cinestrata_schemas.model_types import ReadSources
 from index.store_options import Device, MilvusIndex, without_password
 from media.sources.media_source import SourcePrefix
 from media.sources.object_store import missing_package
@@ -212,6 +213,11 @@ class Settings(BaseSettings):
     # processes that train a task together, each with its own GPU if there are GPUs; methods that draw noise need 1
     training_processes: int = Field(default=1, ge=1, le=64)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split if none is given
+    # what to read from videos: off, or some of file, location, speech and screen, separated by commas
+    read: Annotated[ReadSources, BeforeValidator(lambda value: value or "file,speech,screen")] = (
+        "file,speech,screen"
+    )
+    speech_model: _Name = None  # a model of faster-whisper, or its folder; default: the installed one
     lease_seconds: float = Field(default=60, gt=0)  # a worker silent for this long counts as dead
     max_upload_bytes: int = Field(default=4 * _GIB, ge=1)  # per uploaded archive
 

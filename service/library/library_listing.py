@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.library import ReleasePage, ReleaseSummary, ShardPage, ShardSummary
 from cinestrata_schemas.tasks import TaskDetails
-from cinestrata_schemas.videos import Cue, VideoDetails, VideoMoment, VideoPage, VideoSummary
+from cinestrata_schemas.videos import Cue, SourceState, VideoDetails, VideoMoment, VideoPage, VideoSummary
 from media import MediaError
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, moment_spans, splits_of
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.tables import Release, Shard, Task, Video, to_response
+from service.catalog.tables import Reading, Release, Shard, Task, Video, to_response
 from service.catalog.task_names import read_task_names, require_task
 from service.catalog.video_texts import read_texts
 from service.core.errors import NotFound
@@ -202,6 +202,12 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
         task=task,
         transcript=[
             Cue.model_construct(**cue._asdict(), id=cue.id) for cue in read_texts(session, video.vector_id)
+        ],
+        readings=[
+            to_response(SourceState, row)
+            for row in session.scalars(
+                select(Reading).where(Reading.video_vector_id == video.vector_id).order_by(Reading.source)
+            )
         ],
         moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
     )

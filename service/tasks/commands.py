@@ -96,6 +96,7 @@ def create_task_from_archive(
     method: str | None = None,
     settings: dict[str, Any] | None = None,
     backbone: str | None = None,
+    read: str | None = None,
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
@@ -106,8 +107,7 @@ def create_task_from_archive(
     :func:`create_task`.
     """
     fields = {"name": name, "method": method, "settings": settings}
-    if backbone is not None:
-        fields["backbone"] = backbone
+    fields |= {name: value for name, value in (("backbone", backbone), ("read", read)) if value is not None}
     return _create_from_archive(TaskRequest(idempotency_key, caller), archive, filename, TaskSpec, fields)
 
 

@@ -45,6 +45,7 @@ from service.storage import library_files
 from service.storage.library_backbone import backbone_of_task
 from service.storage.library_files import local_video, require_writable
 from service.storage.video_files import remove_deleted_files
+from service.tasks.file_texts import store_file_texts
 from service.tasks.lifecycle import (
     ChunkClaim,
     Claim,
@@ -306,6 +307,11 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
             session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=outcome.content_hash))
         else:
             for name, value in asdict(outcome).items():
-                setattr(row, name, value)
+                if name != "texts":
+                    setattr(row, name, value)
             row.status, row.reason = "accepted", None
+    carried = {video.vector_id: outcome.texts for video, outcome in results if isinstance(outcome, VideoInfo)}
+    store_file_texts(
+        session, chunk.task_id, {rows[key]: texts for key, texts in carried.items() if key in rows}
+    )
     chunk.count_finished(session, len(results))

@@ -33,6 +33,7 @@ from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import read_counts
+from service.catalog.readings import read_progress
 from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.video_texts import copy_texts, group_texts, store_texts
@@ -87,16 +88,18 @@ def store_task(task_id: str, spec: TaskSpec | AppendSpec, request: TaskRequest) 
             position = next_position(session)
             if isinstance(spec, TaskSpec):
                 name, method, settings, backbone = spec.name, spec.method, spec.settings, spec.backbone
+                read = spec.read
                 require_unused_name(session, name)
             else:
                 domain = require_learned(session.get(Task, request.target_id), request.target_id)
                 suffix = f" (append {task_id})"
                 name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
                 method, settings, backbone = domain.method, dict(domain.settings), domain.backbone
+                read = domain.read
             refuse_duplicates(session, spec.videos)
             originals = _find_originals(session, spec.videos)
             task = Task(id=task_id, position=position, name=name, method=method, settings=settings)
-            task.target_id, task.backbone = request.target_id, backbone
+            task.target_id, task.backbone, task.read = request.target_id, backbone, read
             rows = (
                 {
                     "id": video.id or new_id("vid"),
@@ -215,6 +218,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
         name = _free_name(session, domain.name, spec.name)
         task = Task(id=new_id("tsk"), position=position, name=name, relearns_id=domain.id)
         task.method, task.settings, task.backbone = domain.method, dict(domain.settings), domain.backbone
+        task.read = domain.read
         rows = (
             {"uri": video.uri, "captions": video.captions, "extra": video.extra, "copy_of": video.vector_id}
             for video in videos
@@ -267,6 +271,7 @@ MAX_REJECTED = 100  # listed in a task's details
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Describe tasks, in order."""
     rejected = _rejected(session, [task.id for task in tasks])
+    reading = read_progress(session, [task.id for task in tasks], only_unfinished=True)
     return [
         to_response(
             TaskDetails,
@@ -274,6 +279,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             into=task.target_id,
             relearns=task.relearns_id,
             release=task.release_id,
+            reading=reading.get(task.id),
             progress=TaskProgress.model_validate(task.progress),
             rejected=rejected.get(task.id, []),
             remedy=Action.model_validate(task.remedy) if task.remedy else None,

@@ -92,6 +92,18 @@ class Operations:
     def accept_upgrade(self, task_id: str) -> tasks.TaskDetails:
         """Keep a domain's upgrade for good."""
 
+    @operation("GET", "/tasks/{task_id}/reading")
+    def get_reading(self, task_id: str) -> tasks.ReadingDetails:
+        """Return what is read from a domain's videos besides their pictures, and how far that is."""
+
+    @operation("POST", "/tasks/{task_id}/reading")
+    def start_reading(self, task_id: str, *, body: tasks.ReadingSpec | None = None) -> tasks.ReadingDetails:
+        """Read the videos of a domain that were not read yet: speech, and text in the picture."""
+
+    @operation("DELETE", "/tasks/{task_id}/reading")
+    def cancel_reading(self, task_id: str) -> tasks.ReadingDetails:
+        """Stop reading the videos of a domain."""
+
     @operation("POST", "/samples")
     def create_sample_task(self) -> tasks.TaskDetails:
         """Add the sample domain `street`, whose videos the service draws, for a first search."""

@@ -12,6 +12,7 @@ from cinestrata_schemas.model_types import (
     Identifier,
     Name,
     Open,
+    ReadSources,
     RequestList,
     RequestModel,
     RequestSettings,
@@ -54,6 +55,10 @@ class TaskSpec(RequestModel):
     settings: RequestSettings | None = optional("Method settings.")
     backbone: str | None = optional(
         "Encoder of frames and texts; if omitted, the server's setting, or else that of the newest domain."
+    )
+    read: ReadSources | None = optional(
+        "What to read from the videos: `off`, or some of `file`, `location`, `speech` and `screen`, separated by "
+        "commas; the server's setting if omitted. Appended videos are read in the same way."
     )
     videos: RequestList[VideoSpec] = Field(min_length=1)
 
@@ -147,6 +152,40 @@ class TaskProgress(ResponseModel):
     upgrade: UpgradeOutcome | None = optional("For a ready upgrade: what it changed.")
 
 
+class ReadingSpec(RequestModel):
+    """What to read from a domain's videos, also from those that are appended later."""
+
+    read: ReadSources | None = optional("As for a new task; the domain's if omitted.")
+    speech_model: str | None = Field(
+        default=None,
+        max_length=64,
+        pattern=r"^[a-z0-9][a-z0-9.-]*$",
+        description="Name of a speech model of faster-whisper: all speech is transcribed again. If omitted, the "
+        "server's transcribes what was not transcribed before.",
+    )
+    retry: bool = Field(default=False, description="Whether to read the videos again where that failed.")
+    subtitled: bool = Field(default=False, description="Whether to transcribe videos with subtitles, too.")
+
+
+class ReadingProgress(ResponseModel):
+    """How many videos of a domain are read for speech and for text in the picture."""
+
+    total: int = 0
+    done: int = 0
+    remaining: int = 0
+    failed: int = Field(
+        default=0, description="Videos of which something could not be read; their details say why."
+    )
+    active: bool = Field(default=False, description="Whether a worker is reading some of them now.")
+
+
+class ReadingDetails(ReadingProgress):
+    """What is read from a domain's videos, and how far that is."""
+
+    read: str = Field(description="`off`, or some of `file`, `location`, `speech` and `screen`.")
+    unavailable: dict[str, str] = Field(description="Why this server cannot read one of them.")
+
+
 class RejectedVideo(ResponseModel):
     """A rejected video with the reason."""
 
@@ -200,6 +239,10 @@ class TaskDetails(ResponseModel):
     held_out: Open[HeldOut] | None = Field(
         description="How recall is measured: with a `given` or `derived` test split, or `cross_fitted`: with learned "
         "captions, by a solution without them; null if it is not."
+    )
+    read: str | None = optional("What is read from the videos; null for the server's setting.")
+    reading: ReadingProgress | None = optional(
+        "While videos of a ready domain are still to be read: how far that is."
     )
     position: int
     attempts: int

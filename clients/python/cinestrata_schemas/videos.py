@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -41,6 +41,15 @@ class VideoMoment(ResponseModel):
     end: float
 
 
+class SourceState(ResponseModel):
+    """What was read from a video's file."""
+
+    source: Open[TextSource]
+    state: Open[Literal["pending", "done", "failed", "cancelled"]]
+    model: str | None = optional("What has read it; for a pending one, the model that was asked for.")
+    note: str | None = optional("What was not read, and why.")
+
+
 class VideoDetails(ResponseModel):
     """A video. ``task`` is the name of its task: its domain, or an unpublished append."""
 
@@ -67,6 +76,9 @@ class VideoDetails(ResponseModel):
     stream_url: str
     moments: list[VideoMoment] = Field(default_factory=list, description="Moments of a long video, in order.")
     transcript: list[Cue] = Field(default_factory=list, description="Timed texts, in order of time.")
+    readings: list[SourceState] = Field(
+        default_factory=list, description="How its texts were read from the file."
+    )
     replaced_at: datetime | None = optional(
         "When a new version of the file replaced the previous one; captions, transcript and feedback may be of an "
         "earlier version. Null again after an edit."

@@ -16,6 +16,7 @@ from index.files.manifest_format import SegmentEntry
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import count_task_videos, number_edits
+from service.catalog.readings import model_sources, queue_unread
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
 from service.catalog.video_texts import copy_texts
 from service.core.errors import Conflict, DomainChanged, LeaseLost
@@ -262,6 +263,7 @@ class Publication(_OpenPublication):
             session.add(shard)
         self._write_recalls(order, recalls)
         task.attempts = 0
+        queue_unread(session, Video.task_id == domain.id, model_sources(domain.read))
         progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
         set_progress(session, task, progress)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
@@ -345,6 +347,7 @@ class AppendPublication(_OpenPublication):
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")
         count = session.scalar(select(func.count()).where(accepted)) or 0
         append.counts = count_task_videos(session, append.id) | {"appended": count}
+        queue_unread(session, accepted, model_sources(domain.read))
         session.execute(
             update(Video)
             .where(accepted)

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
+from service.catalog import readings
 from service.catalog.database import now, session_scope
 from service.catalog.tables import FileRemoval, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, IdempotencyMismatch, NotFound
@@ -167,11 +168,15 @@ def _publish_append(view: TaskDetails) -> int:
 
 
 def test_publication_moves_the_videos_and_rejects_content_of_the_domain(
-    domain: str, append_probed: Post
+    domain: str, append_probed: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two appends with the same content may be probed before one of them is published."""
+    monkeypatch.setattr(readings, "available_sources", lambda _: {"speech": "not installed", "screen": None})
     view, same = append_probed(domain), append_probed(domain, "b")
     assert _publish_append(view) == 0
+    reading = commands.get_task(domain).reading
+    assert reading is not None
+    assert reading.remaining == 1  # what is appended to a domain that was never read
     done, target = commands.get_task(view.id), commands.get_task(domain)
     assert (done.state, done.counts.appended, done.finished_at is not None) == ("ready", 1, True)
     assert (target.counts.videos, target.counts.appended) == (3, 1)
@@ -339,14 +344,20 @@ def _publish(
         return publication.complete(**_facts(release, shard, *recalls))
 
 
-def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
-    first, second = post_probed("first"), post_probed("second")
+def test_published_task_is_ready(
+    catalog: Settings, post_probed: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "available_sources", lambda _: dict.fromkeys(readings.MODEL_SOURCES))
+    first, second = post_probed("first"), post_probed("second", read="off")
     assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, release_order=0)) == 1
     assert _publish(second.id, 3, _recall(first.id, 0.7), _recall(second.id, 0.8)) == 2
     view = commands.get_task(second.id)
     assert (view.state, view.learned_order, view.trained) == ("ready", 2, True)
     assert view.release == ShardStore(settings().index_dir).manifest().release
     assert view.finished_at is not None
+    reading = commands.get_task(first.id).reading
+    assert reading is not None
+    assert (reading.total, reading.remaining, view.reading) == (2, 2, None)
     entry = audit_entries(action=["task.publish"])[-1]
     assert (entry.target, entry.details["release"]) == (second.id, view.release)
     with session_scope() as session:

@@ -1,0 +1,260 @@
+"""The queue of videos that are still to be read: for their speech, and for the text in their picture.
+
+The table ``readings`` is the queue. A worker claims the rows of some videos by one conditional update, with a lease and
+a fencing token, and stores the texts of each video in a transaction that checks them. A row that was cancelled stays,
+because it knows what a person has corrected.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
+from sqlalchemy.orm import Session
+
+from cinestrata_schemas.choice_types import TextSource
+from cinestrata_schemas.tasks import ReadingProgress
+from media.reading import SourceReading, VideoReading, available_sources
+from service.catalog.database import id_chunks, now, session_scope
+from service.catalog.domain_videos import in_domain, number_edits
+from service.catalog.leases import Lease
+from service.catalog.tables import Passage, Reading, Task, Video
+from service.catalog.video_texts import store_texts
+from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskInterruption
+from service.core.settings import settings
+
+MODEL_SOURCES: tuple[TextSource, ...] = ("speech", "screen")
+_BATCH_VIDEOS = 8  # per claim
+_MAX_ATTEMPTS = 3  # of a video that may kill the worker
+_PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
+# Not a parameter, so that both databases use the index of pending rows.
+_IS_PENDING = Reading.state == literal_column("'pending'")
+
+
+def names_to_read(read: str | None) -> set[str]:
+    """List what is read from a task's videos, given its field ``read``: file, location, speech, screen."""
+    return set((read or settings().read).split(",")) - {"off"}
+
+
+def model_sources(read: str | None) -> list[TextSource]:
+    """List the sources that a model reads from a task's videos, without those that cannot be read here."""
+    problems = available_sources(settings().speech_model)
+    return [source for source in MODEL_SOURCES if source in names_to_read(read) and not problems[source]]
+
+
+def queue_unread(
+    session: Session,
+    videos: ColumnElement[bool],
+    sources: Collection[TextSource],
+    *,
+    with_subtitles: bool = False,
+) -> None:
+    """Queue videos for reading that were not queued before.
+
+    Args:
+        videos: Condition for the videos; only accepted ones are read.
+        with_subtitles: Whether to transcribe the speech of videos with subtitles, too.
+    """
+    for source in sources:
+        is_queued = select(Reading.state).where(
+            Reading.video_vector_id == Video.vector_id, Reading.source == source
+        )
+        is_unread = [videos, Video.status == "accepted", ~is_queued.exists()]
+        if source == "speech" and not with_subtitles:
+            subtitles = Passage.source.in_(("subtitles", "person"))
+            is_unread.append(
+                ~select(Passage.number).where(Passage.video_vector_id == Video.vector_id, subtitles).exists()
+            )
+        row = {"state": "pending", "attempts": 0, "corrected": [], "fencing_token": 0}
+        columns = [literal(value, Reading.__table__.c[name].type) for name, value in row.items()]
+        unread = select(Video.vector_id, literal(source), *columns).where(*is_unread)
+        session.execute(insert(Reading).from_select(["video_vector_id", "source", *row], unread))
+
+
+def queue_again(
+    session: Session,
+    domain_id: str,
+    sources: Collection[TextSource],
+    states: Sequence[str],
+    model: str | None,
+) -> None:
+    """Queue the videos of a domain again whose reading is in one of some states; with another speech model."""
+    _change(
+        session,
+        domain_id,
+        Reading.source.in_(sources) & Reading.state.in_(states),
+        state="pending",
+        attempts=0,
+    )
+    if model is not None and "speech" in sources:
+        _change(session, domain_id, (Reading.source == "speech") & _IS_PENDING, model=model)
+
+
+def cancel_readings(session: Session, domain_id: str) -> None:
+    """Take all videos of a domain from the queue. A worker that reads one of them stores nothing."""
+    _change(session, domain_id, _IS_PENDING, state="cancelled")
+
+
+def _change(session: Session, domain_id: str, which: ColumnElement[bool], **values: object) -> None:
+    """Change readings of a domain, and revoke their leases."""
+    videos = select(Video.vector_id).where(in_domain(domain_id), Video.status == "accepted")
+    lease = {"lease_owner": None, "lease_expires_at": None, "fencing_token": secrets.randbits(62)}
+    session.execute(
+        update(Reading)
+        .where(which, Reading.video_vector_id.in_(videos), Reading.source.in_(MODEL_SOURCES))
+        .values(values | lease)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def read_progress(
+    session: Session, domain_ids: Collection[str], *, only_unfinished: bool = False
+) -> dict[str, ReadingProgress]:
+    """Count the videos of domains that are read, by the domain's ID; those without any are left out."""
+    at = now(session)
+    is_read = Reading.source.in_(MODEL_SOURCES) & (Reading.state != "cancelled") & Video.copy_of.is_(None)
+    rows = select(Video.task_id).join(Reading).where(is_read)
+    progress: dict[str, ReadingProgress] = {}
+    if only_unfinished and session.scalar(select(Reading.source).where(_IS_PENDING).limit(1)) is None:
+        return progress
+    for chunk in id_chunks(list(domain_ids)):
+        asked = rows.where(Video.task_id.in_(chunk))
+        if only_unfinished:
+            asked = asked.where(Video.task_id.in_(session.scalars(asked.where(_IS_PENDING).distinct()).all()))
+        videos = func.count(Reading.video_vector_id.distinct())
+        counts = asked.add_columns(
+            videos,
+            videos.filter(_IS_PENDING),
+            videos.filter(Reading.state == "failed"),
+            videos.filter(_IS_PENDING, Reading.lease_owner.is_not(None), Reading.lease_expires_at > at),
+        )
+        for domain_id, total, remaining, failed, claimed in session.execute(counts.group_by(Video.task_id)):
+            progress[domain_id] = ReadingProgress(
+                total=total, done=total - remaining, remaining=remaining, failed=failed, active=bool(claimed)
+            )
+    return progress
+
+
+class ReadingJob(NamedTuple):
+    """A video to read: sources with the model that is wanted for each; None is the configured one."""
+
+    vector_id: int
+    video_id: str
+    uri: str
+    models: dict[TextSource, str | None]
+
+
+class ReadingClaim:
+    """Some claimed videos. As a context manager, it renews their lease, and gives back what was not read.
+
+    Attributes:
+        jobs: The videos, first added first.
+    """
+
+    def __init__(self, owner: str, token: int, jobs: Sequence[ReadingJob]) -> None:
+        self.jobs = jobs
+        self._is_own = _IS_PENDING & (Reading.fencing_token == token)
+        self._lease = Lease(f"Reading by {owner}", token, Reading.lease_expires_at, self._is_own)
+        self._remaining = {job.vector_id for job in jobs}
+
+    def tick(self) -> None:
+        """Report that the reading advances; raise LeaseLost or WorkerStopping."""
+        self._lease.tick()
+
+    def store(self, job: ReadingJob, reading: VideoReading) -> None:
+        """Store what a video says, unless another worker reads it now, it was cancelled, or the video was deleted."""
+        with session_scope(write=True) as session:
+            of_task = select(Task.id).join(Video).where(Video.vector_id == job.vector_id)
+            session.scalars(of_task.with_for_update(of=Task)).all()  # transactions lock tasks first
+            of_video = Reading.video_vector_id == job.vector_id
+            rows = session.scalars(select(Reading).where(of_video, self._is_own).with_for_update()).all()
+            texts: dict[TextSource, list[tuple[float, float, str]]] = {}
+            for row in rows:
+                result: SourceReading = reading[row.source]
+                row.state, row.note = "failed" if result.failed else "done", result.note
+                row.lease_owner = row.lease_expires_at = None
+                if not result.failed:
+                    row.model = result.model or None
+                    texts[row.source] = [
+                        (float(start), float(end), text) for start, end, text in result.texts
+                    ]
+            session.flush()
+            stored = Passage.video_vector_id == job.vector_id, Passage.source.in_(list(texts))
+            if any(texts.values()) or session.scalar(select(func.count()).where(*stored)):
+                store_texts(session, {job.vector_id: texts}, is_read=True)
+                number_edits(session, [job.vector_id])
+        self._remaining.discard(job.vector_id)
+        if not self._remaining:
+            self._lease.end()
+
+    def __enter__(self) -> Self:
+        self._lease.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lease.end()
+        self._lease.__exit__(kind, error, trace)
+        if isinstance(error, LeaseLost):
+            return
+        is_counted = error is not None and not isinstance(error, (TaskInterruption, SourceUnavailable))
+        with suppress(CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
+            until = now(session) + timedelta(seconds=_PAUSE_SECONDS) if error is not None else None
+            session.execute(
+                update(Reading)
+                .where(self._is_own)
+                .values(
+                    lease_owner=None,
+                    lease_expires_at=until,
+                    fencing_token=0,
+                    attempts=Reading.attempts - int(not is_counted),
+                )
+                .execution_options(synchronize_session=False)
+            )
+
+
+def claim_readings(owner: str, sources: Collection[TextSource]) -> ReadingClaim | None:
+    """Claim some videos whose sources are to be read; None without any.
+
+    A video that was claimed before, and may have killed its worker, is claimed alone.
+    """
+    with session_scope(write=True) as session:
+        at = now(session)
+        is_due = [
+            _IS_PENDING,
+            Reading.source.in_(sources),
+            or_(Reading.lease_expires_at.is_(None), Reading.lease_expires_at < at),
+        ]
+        session.execute(
+            update(Reading)
+            .where(*is_due, Reading.attempts >= _MAX_ATTEMPTS)
+            .values(state="failed", note=f"The worker stopped {_MAX_ATTEMPTS} times while it read the video.")
+            .execution_options(synchronize_session=False)
+        )
+        due = session.execute(
+            select(Reading, Video.id, Video.uri)
+            .join(Video, Video.vector_id == Reading.video_vector_id)
+            .where(*is_due, Video.copy_of.is_(None))  # a copy takes over what its original says
+            .order_by(Reading.attempts, Reading.video_vector_id)
+            .limit(_BATCH_VIDEOS * len(MODEL_SOURCES))
+            .with_for_update(of=Reading, skip_locked=True)
+        ).all()
+        token = secrets.randbits(62)
+        jobs: dict[int, ReadingJob] = {}
+        for reading, video_id, uri in due:
+            vector_id = reading.video_vector_id
+            is_first = not jobs
+            if reading.attempts and not is_first and vector_id not in jobs:
+                break
+            job = jobs.setdefault(vector_id, ReadingJob(vector_id, video_id, uri, {}))
+            job.models[reading.source] = reading.model
+            reading.lease_owner, reading.fencing_token = owner[:255], token
+            reading.lease_expires_at = at + timedelta(seconds=settings().lease_seconds)
+            reading.attempts += 1
+    return ReadingClaim(owner, token, list(jobs.values())) if jobs else None
