@@ -183,11 +183,6 @@ def test_grafana_does_not_start_without_a_password(
     assert ("GRAFANA_PASSWORD" in started.stderr) is bool(status)
 
 
-def test_profile_has_no_key_of_an_administrator(compose: dict[str, Any]) -> None:
-    for name in ("prometheus", "grafana"):
-        assert "CINESTRATA_API_KEY" not in yaml.safe_dump(compose["services"][name])
-
-
 def test_only_the_product_reaches_the_database_and_the_broker(compose: dict[str, Any]) -> None:
     def networks(name: str) -> set[str]:
         return {*compose["services"][name].get("networks", ["default"])}

@@ -11,18 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.soak.load_generator import RequestRecord
-from benchmarks.soak.requirements import MemoryTrend, PhaseOutcome, fit_memory_trend, judge, summarize_phase
+from benchmarks.soak.requirements import MemoryTrend, PhaseOutcome, fit_memory_trend, judge
 from benchmarks.soak.run_soak import main
 
 MIB = 1024**2
-SAMPLES = [(second, 100 * MIB) for second in range(3)]
 GOOD = PhaseOutcome(1000, 1000, 0, {}, 20.0, 100.0, [100.0], [62.5], MemoryTrend(500, 500, 0.01, 0.2))
 OVERLOAD = replace(GOOD, answered=600, refused=400, p99=2900.0)
-
-
-def _record(status: int, seconds: float = 0.01, *, retry_after: bool = False) -> RequestRecord:
-    return RequestRecord(0.0, seconds, status, retry_after)
 
 
 def _unmet(
@@ -34,13 +28,6 @@ def _unmet(
 ) -> list[str]:
     verdicts = judge(steady, alone, learning, overload, recovery)
     return [verdict.requirement.partition(":")[0] for verdict in verdicts if not verdict.is_met]
-
-
-def test_only_answered_requests_have_latencies() -> None:
-    first = [_record(200, n / 1000) for n in range(1, 101)]
-    phase = summarize_phase([first, [_record(429, 9, retry_after=True)]], [50, 40], SAMPLES)
-    assert (phase.requests, phase.answered, phase.refused, phase.errors) == (101, 100, 1, {})
-    assert (phase.p50, phase.p99, phase.p99s) == (50.5, 99.0, [99.0, None])
 
 
 def test_slope_and_error_are_those_of_the_least_squares_line() -> None:
