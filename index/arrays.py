@@ -38,14 +38,7 @@ def batches(items: Any, size: int) -> Iterator[Any]:
 
 
 def find_ids(stored: Ids, wanted: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:
-    """Find IDs among stored ones.
-
-    Args:
-        stored: Distinct IDs, ascending.
-
-    Returns:
-        Whether each wanted ID is stored, and the rows in ``stored`` of those that are.
-    """
+    """Find wanted IDs among distinct, ascending ones: whether each is stored, and the rows of those that are."""
     if not len(stored):
         return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
     rows = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)

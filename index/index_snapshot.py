@@ -28,9 +28,8 @@ class IndexSnapshot:
     ) -> None:
         """Create a snapshot; use :meth:`open`.
 
-        Args:
-            verified: IDs of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
-            verify: Whether to compare a release's checksums on first use.
+        ``verified`` are the IDs of folders whose checksums were compared, here or in an earlier snapshot; with
+        ``verify``, those of a release are on first use.
         """
         self.manifest = manifest
         self.generation = manifest.generation

@@ -32,9 +32,6 @@ class StoreFolder:
 
     Folders of shards, releases and tombstones are immutable; only ``manifest.json`` is ever replaced. Nothing is
     created before the first write, so readers need no write permission.
-
-    Attributes:
-        shards_path, releases_path, tombstones_path: Parents of the folders that the manifest names.
     """
 
     def __init__(self, root: Path) -> None:
@@ -178,13 +175,10 @@ def _file_states(folder: Path) -> _State:
 
 
 def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
-    """List the files of a generation, without its manifest.
+    """List the files of a generation, without its manifest: name relative to the store's root → path and SHA-256.
 
     Files never change, so they can be copied without a lock while others write: a folder that later generations do not
     name stays for an hour.
-
-    Returns:
-        Name relative to the store's root → path and SHA-256.
     """
     folders = [
         *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.kept_segments()),

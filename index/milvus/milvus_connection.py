@@ -67,14 +67,9 @@ class MilvusConnection:
 
     @contextmanager
     def request(self, action: str) -> Iterator[TimedClient]:
-        """Yield a client for requests. After a failure, no request is sent for a few seconds.
+        """Yield a client for requests; raise ShardMissing, or StoreUnavailable with ``Milvus could not <action>``.
 
-        Args:
-            action: What Milvus does, for messages: "Milvus could not <action>".
-
-        Raises:
-            ShardMissing: A collection or partition does not exist.
-            StoreUnavailable: The server does not respond, or refuses.
+        After a failure, no request is sent for a few seconds.
         """
         client = self._connect()
         from grpc import FutureTimeoutError, RpcError

@@ -161,13 +161,9 @@ class MilvusPartitions:
         return partition in names
 
     def upsert(self, collection: str, partition: str, rows: list[dict[str, Any]], vectors: Vectors) -> None:
-        """Write rows.
+        """Write rows of half-precision vectors and other fields.
 
         Nothing is flushed: acknowledged rows are in Milvus' log, and it allows a collection one flush per ten seconds.
-
-        Args:
-            rows: Other fields of each row.
-            vectors: ``float16 [len(rows), dim]``.
         """
         with self.connection.request(f"write to {partition}") as client:
             converted = self._convert(client, collection, vectors)
@@ -177,11 +173,7 @@ class MilvusPartitions:
     def search(
         self, collection: str, partition: str, queries: Vectors, limit: int, expression: str, consistency: str
     ) -> list[tuple[Ids, Scores]]:
-        """Find each query's best rows in a partition, best first: IDs and scores.
-
-        Args:
-            queries: ``float32 [n, dim]``.
-        """
+        """Find each query's best rows in a partition, best first: IDs and scores."""
         effort = {"IVF_SQ8": {"nprobe": 64}, "HNSW": {"ef": max(2 * limit, 128)}}.get(self.address.index, {})
         rankings = self._call_loaded(
             collection,

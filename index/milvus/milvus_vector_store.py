@@ -81,11 +81,9 @@ class MilvusShard(SearchableShard):
             yield present, vectors[np.searchsorted(stored, ids[present])]
 
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
-        """Yield disjoint filters that cover the rows to search; several if a list of IDs is too long for one.
+        """Yield disjoint filters that cover the chosen (None: all) but not the hidden IDs, both ascending.
 
-        Args:
-            hidden: Deleted and excluded IDs, ascending.
-            chosen: The only IDs to search; None means all that are not hidden.
+        Several are needed if a list of IDs is too long for one.
         """
         if chosen is not None:
             for batch in batches(chosen, MAX_LISTED_IDS):

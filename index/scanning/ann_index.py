@@ -86,11 +86,7 @@ class AnnIndex:
             wanted *= 2
 
     def parameters(self, queries: Vectors) -> Iterator[int]:
-        """Yield the parameters to try, doubling, while their work stays below the limit.
-
-        Args:
-            queries: ``float32 [n, dim]``, to measure the work with.
-        """
+        """Yield the parameters to try, doubling, while their work, measured with queries, stays below the limit."""
         parameter = MIN_PARAMETER[self._kind]
         highest = self._index.nlist if self._kind == "ivf" else _MAX_PARAMETER[self._kind]
         while parameter <= highest and self.work(queries, parameter) <= _MAX_WORK:
@@ -222,13 +218,9 @@ def choose_structure(
 
 
 def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores], parameter: int) -> float:
-    """Measure a structure's recall: the minimum over :data:`GATE_DEPTHS`.
+    """Measure a structure's recall: the minimum over :data:`GATE_DEPTHS`, by the exact score of each last result there.
 
     A result that ties with the last exact result counts as correct.
-
-    Args:
-        queries: ``float32 [n, dim]``.
-        last_scores: For each depth, the exact score of each query's last result, ``float32 [n]``.
     """
     results = [ann.search(query, parameter)[1] for query in queries]
     return min(

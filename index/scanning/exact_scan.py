@@ -89,11 +89,7 @@ class CandidatePool:
         self._capacity = _CAPACITY * k * len(error_bound)
 
     def add(self, start: int, scores: Scores) -> None:
-        """Add a block of rows.
-
-        Args:
-            scores: Scores of m rows for n queries, ``float32 [m, n]``; −∞ for rows that must not be returned.
-        """
+        """Add a block of rows by their scores for all queries; −∞ for rows that must not be returned."""
         if not self._size and len(scores) > self._k:
             rank = len(scores) - self._k
             kth_best = np.partition(scores, rank, axis=0)[rank] - self._error_bound
@@ -153,12 +149,7 @@ class ExactScan:
         self._stored: npt.NDArray[np.float16] = codes.view(np.float16).reshape(self.count, self.dim)
 
     def search(self, query: Vectors, k: int, live: RowBitmap | None = None) -> RowHits:
-        """Find the k best rows for one query.
-
-        Args:
-            query: ``float32 [dim]``.
-            live: Rows that may be returned; None means all.
-        """
+        """Find the k best rows for one query, among those that are ``live``, or all."""
         if live is not None:
             live_count = count_rows(live)
             if self.is_gather_faster(live_count):

@@ -51,15 +51,11 @@ class Segment:
 
     @classmethod
     def open(cls, folder: Path, entry: SegmentEntry, *, verify: bool = True, gpu: bool = False) -> Segment:
-        """Map the files in a segment's folder.
+        """Map the files in a segment's folder; raise ShardMissing, ShardCorrupt.
 
         Args:
             verify: Read every byte and compare checksums; otherwise compare only sizes and counts.
             gpu: Search a copy on a GPU, exactly; the file is mapped as well.
-
-        Raises:
-            ShardMissing: The folder is missing.
-            ShardCorrupt: A file is missing, was altered, or contradicts the manifest.
         """
         # First, because FAISS's readers do not check the files.
         segment_files.require_intact(folder, entry, verify=verify)
@@ -99,12 +95,7 @@ class Segment:
         return False
 
     def live_rows(self, excluded: Ids, included: Ids | None = None) -> exact_scan.RowBitmap:
-        """Mark the rows that a search may return; unknown IDs are ignored.
-
-        Args:
-            excluded: IDs to leave out.
-            included: The only IDs that may be returned; None means all.
-        """
+        """Mark the rows that a search may return: not the excluded IDs, and only the included ones; None means all."""
         live = np.full(self.entry.count, included is None)
         if included is not None:
             live[self._known_rows(included)] = True
@@ -114,12 +105,7 @@ class Segment:
     def search_many(self, queries: Vectors, k: int, live: exact_scan.RowBitmap | None = None) -> list[Hits]:
         """Find the k nearest vectors to each query by inner product; ties are ordered by ID.
 
-        Exact, unless the entry names an ANN structure; scores are always exact.
-
-        Args:
-            queries: ``float32 [n, dim]``, finite and contiguous.
-            k: Maximum number of results, at least 1.
-            live: Rows that may be returned, see :meth:`live_rows`; None means all.
+        Exact, unless the entry names an ANN structure; scores are always exact. Searches only ``live`` rows, if given.
         """
         if self._ann is not None:
             results = [self._search_ann(self._ann, query, k, live) for query in queries]
@@ -128,11 +114,7 @@ class Segment:
         return [Hits(self.ids[rows], scores) for rows, scores in results]
 
     def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
-        """Search among a few vectors as :meth:`search_many` does; None if they are too many to be read one by one.
-
-        Args:
-            ids: Distinct vector IDs; unknown ones are ignored.
-        """
+        """Search among a few distinct IDs as :meth:`search_many` does; None if they are too many to read one by one."""
         if not self._exact.is_gather_faster(len(ids)):
             return None
         among = np.sort(self._known_rows(ids))

@@ -159,13 +159,8 @@ class VectorStore(ABC):
     ) -> AnnStructure | None:
         """Write the rows, or a digest of them, into a segment folder before it is sealed.
 
-        Args:
-            entry: The segment's entry, without ID and files.
-            queries: ``float32 [m, dim]``, to measure an ANN structure with; None means no structure.
-            heartbeat: Called repeatedly while a structure is built.
-
-        Returns:
-            The structure in the folder (:mod:`index.scanning.ann_index`); None if there is none.
+        The entry has no ID and files yet. Returns the ANN structure in the folder, measured with queries (None: without
+        one), and calls ``heartbeat`` while it is built (:mod:`index.scanning.ann_index`).
         """
         return None
 
