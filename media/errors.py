@@ -7,11 +7,7 @@ from __future__ import annotations
 
 
 class MediaError(ValueError):
-    """A video cannot be used.
-
-    Attributes:
-        reason: What is wrong and what to do about it; names the video as the caller did, never a path on the server.
-    """
+    """A video cannot be used. The reason says what to do, and names the video as the caller did, without a path."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -25,9 +21,7 @@ class DecoderUnavailable(RuntimeError):
 class SourceOutage(RuntimeError):
     """A source is unreachable at the moment, or refuses the server's credentials; its files may be intact.
 
-    Attributes:
-        reason: A sentence without credentials.
-        retry_after: Seconds that the source asks to wait; None if it does not say.
+    The reason has no credentials. ``retry_after`` are the seconds that the source asks to wait.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:

@@ -50,11 +50,8 @@ class StartFailed(Exception):
 class Supervisor:
     """Starts processes, restarts those that end, and stops all of them.
 
-    All methods must run in the main thread: child processes are killed when the thread that started them ends.
-
-    Args:
-        on_restart: Called with a sentence before each restart and after each failed start.
-        on_exit: Called with the ID of each process that ended unexpectedly, before its restart.
+    All methods must run in the main thread: child processes are killed when the thread that started them ends. A
+    restart or failed start is reported by ``on_restart``, and before it the ID of a process that ended by ``on_exit``.
     """
 
     def __init__(

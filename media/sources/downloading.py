@@ -131,10 +131,8 @@ def download_file(
 ) -> Iterator[Path]:
     """Download a remote file into the cache, and remove it at the end of the ``with`` statement.
 
-    Raises:
-        MediaError: The file does not exist, is too large, arrives too slowly, or ends early in every attempt.
-        SourceOutage: No attempt reaches the source.
-        OSError: The cache cannot be written.
+    Raises MediaError, also for a file that is too large, too slow or always ends early; SourceOutage; or OSError if the
+    cache cannot be written.
     """
     deadline = time.monotonic() + limits.seconds
     with cache.file() as file:

@@ -130,10 +130,7 @@ class GuardedNetwork(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         """Resolve a host, check its addresses, and connect to the first that accepts the connection.
 
-        Raises:
-            MediaError: An address of the host is not allowed.
-            SourceOutage: The host cannot be resolved.
-            httpcore.ConnectError, httpcore.ConnectTimeout: No address accepts the connection.
+        Raises MediaError for an address that is not allowed, SourceOutage if there is none, or httpcore's errors.
         """
         try:
             # Zones (%eth0) are for link-local addresses, which are refused with or without one.

@@ -92,12 +92,9 @@ def record_change(
     *,
     actor: Actor | None = None,
 ) -> None:
-    """Add an entry to a change's transaction.
+    """Add an entry to a change's transaction: an action such as ``task.cancel``, and the ID of the changed resource.
 
-    Args:
-        action: Resource and verb, such as ``task.cancel``.
-        target: ID of the changed resource.
-        details: JSON values. They must not contain secrets.
+    The details are JSON values without secrets.
     """
     actor = actor or current_actor()
     session.add(

@@ -145,12 +145,10 @@ class FailedAttempts:
     def add_exposed_key(
         self, address: str, path: str, parameter: str, key_id: str = "", digest: str | None = None
     ) -> None:
-        """Count a request with a key in its URL (``key.exposed``).
+        """Count a request to a path with a key in its query (``key.exposed``).
 
-        Args:
-            path: Path of the request, without its query.
-            key_id: ID in the key; empty if the parameter's value does not look like a key.
-            digest: Digest of the key. With one, the ID is recorded only if the catalog has the key.
+        The ID is empty if it does not look like a key's; given a digest, it is recorded only if the catalog has the
+        key.
         """
         with self._lock:
             attempts = self._count("key.exposed", address)

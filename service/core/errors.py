@@ -74,9 +74,8 @@ class InvalidInput(CinestrataError, status=422, title="Invalid input"):
     def from_pydantic(cls, errors: Iterable[Mapping[str, Any]], model: Any = None) -> InvalidInput:
         """Create the error for a failed validation, with at most 100 fields.
 
-        Args:
-            errors: The result of ``ValidationError.errors()``; items may also have a ``hint``.
-            model: Model of the body; its field names serve as hints for unknown ones.
+        An item of ``ValidationError.errors()`` may also have a ``hint``; the model's fields are the hints for unknown
+        ones.
         """
         listed = islice(errors, _MAX_LISTED_ERRORS)
         return cls.of(

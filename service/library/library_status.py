@@ -39,9 +39,8 @@ MAX_FIRST_DOMAINS = 8  # as many as the pages have colors
 def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
     """Collect counts, sizes, unfinished tasks, active workers and faults.
 
-    Args:
-        degraded: Why tasks cannot be searched, by task ID, from this process's search snapshot. Differences between the
-            manifest and the catalog are added.
+    ``degraded`` says by task ID what this process's search snapshot cannot search. Differences between the manifest and
+    the catalog are added.
     """
     manifest, errors = published_manifest()
     with session_scope() as session:
@@ -126,11 +125,9 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
 
 
 def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:
-    """Find manifest errors, and shards in the catalog that the manifest does not list, by task ID.
+    """Find manifest errors, and shard rows that the manifest does not list, by task ID.
 
-    Args:
-        shards: Rows with ``id`` and ``task_id``.
-        errors: Error by task ID if the manifest is unreadable; shards are then not compared.
+    If the manifest is unreadable, nothing is compared, and its ``errors`` are returned.
     """
     missing = {
         shard.task_id: "The index manifest does not list this shard."

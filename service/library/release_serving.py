@@ -46,11 +46,8 @@ _NAMED = 20
 def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
     """Serve a release, and report which domains become searchable or unsearchable; with ``dry_run``, only report.
 
+    It is named by its ID or at least 8 characters from its start, by the domain that it learned last, or as ``newest``.
     Raises NotFound, Conflict for a damaged release, or Unavailable; nothing was changed.
-
-    Args:
-        name_or_id: The release's ID or at least 8 characters from its start, the name or ID of the domain that it
-            learned last, or ``newest``.
     """
     manifest = index_manifest.read_manifest()
     with session_scope() as session:

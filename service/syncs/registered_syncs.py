@@ -101,10 +101,9 @@ def list_syncs() -> list[SyncDetails]:
 
 
 def remove_sync(name_or_id: str) -> None:
-    """Remove a sync. Its domain and videos stay; a run in progress ends at its next step; raise NotFound.
+    """Remove a sync by its ID, or the name or slug of its domain; raise NotFound.
 
-    Args:
-        name_or_id: ID of the sync, or name or slug of its domain; IDs take precedence.
+    Its domain and videos stay; a run in progress ends at its next step.
     """
     text = name_or_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()  # PostgreSQL refuses others
     with session_scope(write=True) as session:

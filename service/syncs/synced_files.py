@@ -35,13 +35,7 @@ _FIELDS = tuple(StoredFile.model_fields)
 
 
 def list_files(wanted: SyncedFileFilters) -> StoredFilePage:
-    """List a page of followed files; raise NotFound, or InvalidInput for a wrong cursor.
-
-    Args:
-        task: Only files of this domain (name or ID); None: of all domains.
-        sha256: Only files with one of these contents; none: with any.
-        cursor: ``next_cursor`` of the previous page.
-    """
+    """List a page of followed files, of all domains or one; raise NotFound, or InvalidInput for a wrong cursor."""
     query = select(operation_tables.SyncedFile)
     if wanted.sha256:
         query = query.where(operation_tables.SyncedFile.sha256.in_(wanted.sha256))
@@ -130,12 +124,7 @@ def record_files(patch: SyncedFilesPatch) -> None:
 
 
 def _rename(session: Session, video: Video, uri: str, upload: str) -> bool:
-    """Give a video another URI; False if its upload is lost, as after a restore without files.
-
-    Args:
-        uri: New URI of a file that the service reads in place.
-        upload: New URI of an uploaded file.
-    """
+    """Give a video its new URI, read in place or uploaded; False if its upload is lost, as after a restore."""
     if video.uri.startswith(UPLOAD_SCHEME):
         if not _link(video.uri, upload):
             return False

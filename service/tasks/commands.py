@@ -74,10 +74,9 @@ def append_videos(
 
 
 def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
-    """Check that a task with these videos could be stored now, and get its domain's name; errors as for storing it.
+    """Check that a task with these videos could be stored now, in a new domain or that of the task ``target_id``.
 
-    Args:
-        name: Name of a new domain; None skips its check. Ignored with ``target_id``, the task of an existing one.
+    Returns the domain's name. Errors are those of storing it; without a name, that of a new domain is not checked.
     """
     with session_scope() as session:
         if target_id is not None:

@@ -177,13 +177,10 @@ def _find_originals(session: Session, videos: Sequence[VideoSpec]) -> dict[str |
 def relearn_appended_videos(
     task_id: str, spec: RelearnSpec, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
-    """Store a task that learns a domain's appended videos as a new domain.
+    """Store a task that learns the appended videos of a domain, or of an append's domain, as a new domain.
 
     While the task is unfinished, a repeated request returns it; with the same key, also afterwards. Raises NotFound,
     Conflict if there is nothing to relearn or the name is taken, InsufficientStorage, and as ``commands.create_task``.
-
-    Args:
-        task_id: ID of the domain's task, or of an append to it.
     """
     request = TaskRequest(idempotency_key, caller)
     content = ["relearn", task_id, spec.model_dump()]
@@ -234,11 +231,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
 
 
 def require_domain(session: Session, task_id: str, purpose: str) -> Task:
-    """Find the learned domain of a task, or of an append to it; raise NotFound or Conflict.
-
-    Args:
-        purpose: What can be done with a learned domain.
-    """
+    """Find the learned domain of a task or append for a purpose, which errors name; raise NotFound or Conflict."""
     task = session.get(Task, task_id)
     if task is not None and task.target_id is not None:
         task = session.get(Task, task.target_id)

@@ -164,11 +164,7 @@ def _choose_tables(
 def _find_videos(
     files: Mapping[str, LocalFile], named: Container[str], side_files: Container[str]
 ) -> tuple[list[str], list[OmittedPath]]:
-    """Separate the videos' paths, in order, from the files that are neither videos nor side files.
-
-    Args:
-        named: Paths that tables name, which are videos whatever their extension.
-    """
+    """Separate the paths of videos, which tables name or whose extension tells, from other files than side files."""
     paths: list[str] = []
     skipped: list[OmittedPath] = []
     for path, file in files.items():

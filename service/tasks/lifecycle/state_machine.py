@@ -68,11 +68,9 @@ def record(
 def reject(
     session: Session, video: Video, reason: str, *, is_final: bool, content_hash: str | None = None
 ) -> None:
-    """Reject a video, and record the event.
+    """Reject a video, and record the event; ``content_hash`` is that of a copy, by which a sync finds the original.
 
-    Args:
-        is_final: Whether the content is the reason, so that a retry would reject the same file again.
-        content_hash: Digest of a copy's content, by which a sync finds the original.
+    It is final if its content is the reason, so that a retry would reject the same file again.
     """
     video.status, video.reason, video.content_hash = "rejected", reason, content_hash
     video.is_rejection_final = is_final

@@ -353,9 +353,7 @@ def read_tables(
 ) -> CaptionTables:
     """Read a manifest, which must be valid, or the tables in a folder. One that is invalid is left out by name.
 
-    Args:
-        list_files: Lists the paths of all files.
-        side_files: Opens the tables, which are UTF-8 without an encoding; also collects what is left out, and notes.
+    ``side_files`` opens the tables, which are UTF-8 without an encoding, and collects what is left out, and notes.
     """
     names = find_tables(list_files()) if manifest is None else [manifest]
     while True:

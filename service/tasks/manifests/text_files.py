@@ -219,11 +219,7 @@ _PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_u
 
 
 def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Keep strings, numbers, booleans and string lists, in order and within the metadata limit.
-
-    Args:
-        omitted: Keys to leave out, besides private ones.
-    """
+    """Keep strings, numbers, booleans and string lists that are not omitted, in order and within the metadata limit."""
     plain: dict[str, Any] = {}
     size = 2
     for key, value in fields.items():
