@@ -46,8 +46,7 @@ from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLinea
 from service.search.snapshots.snapshot_loading import pinned_video_releases
 from service.search.text_search.answers import build_nearest
 from service.search.text_search.executor import resolve_tasks
-from service.search.video_filters import find_passing_videos
-from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_filters import VideoMetadataCache, find_passing_videos
 from service.search.video_search import CaptionIndex
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.answers import answer_searches
 from service.search.text_search.executor import UnknownTask, execute
 from service.search.text_search.query_words import suggest_words
-from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_filters import VideoMetadataCache
 from service.search.video_search import CaptionIndex, TaskNotLoaded, caption_video, search_similar
 
 MAX_BATCH = 32  # searches; in larger batches, each waits longer for the others

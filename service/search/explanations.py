@@ -55,7 +55,7 @@ from service.search.text_search.answers import (
     list_routing,
 )
 from service.search.text_search.executor import UnknownTask, execute
-from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_filters import VideoMetadataCache
 from service.search.video_search import load_stored_vector
 
 _SHOWN_RESULTS = 3

@@ -2,28 +2,269 @@
 
 A filter never changes a score. A filtered search returns the results of the unfiltered one minus the videos that fail
 the filter, and searches deep enough to find k results wherever k videos pass.
+
+Parsing every video's metadata would dominate a filtered search. So it is read once, as columns by task, and kept until
+the shard changes or metadata is edited. So are moments.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import reduce
+from datetime import datetime
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
+from sqlalchemy import select
 
 from cinestrata_schemas.search import Facet, FacetValue
-from index.arrays import Ids
+from index.arrays import Ids, video_ids_of
+from service.catalog.database import CatalogReads, id_chunks, session_scope
+from service.catalog.domain_videos import in_domain, read_metadata_edits
+from service.catalog.tables import Moment, Task, Video
 from service.core.errors import InvalidInput, Unavailable
-from service.search.search_request import Condition, TypedValue, ValueRange, VideoFilter
+from service.search.catalog_read_cache import CatalogReadCache
+from service.search.library_words import LibraryWords
+from service.search.search_request import Condition, MetadataValue, TypedValue, ValueRange, VideoFilter
+from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_metadata_cache import MetadataColumn, VideoMetadata, VideoMetadataCache
 
 FACET_FIELDS, FACET_VALUES = 5, 8  # metadata fields, and values of each
 FACET_CHARS = 80  # longer values are descriptions, not categories
+_FEW_VALUES = 64  # a column this short groups videos even if all its values differ
+MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
+
+
+class MetadataColumn:
+    """An index of one metadata field over a task's videos, from (row, value) pairs.
+
+    Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``. Each string in a list is indexed
+    on its own; values of other types are ignored.
+    """
+
+    def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
+        rows: dict[TypedValue, list[int]] = {}
+        numbers: list[tuple[int | float, int]] = []
+        for row, value in values:
+            if isinstance(value, list):
+                value_list = list(dict.fromkeys(item for item in value if isinstance(item, str)))
+            else:
+                value_list = [value]
+            for item in value_list:
+                if isinstance(item, str | int | float):
+                    rows.setdefault((isinstance(item, bool), item), []).append(row)
+                if isinstance(item, int | float) and not isinstance(item, bool):
+                    numbers.append((item, row))
+        numbers.sort()
+        self._rows = {key: np.array(row_list, np.int64) for key, row_list in rows.items()}
+        self._numbers: Sequence[int | float] = [number for number, _ in numbers]
+        self._number_rows: Ids = np.array([row for _, row in numbers], np.int64)
+
+    @property
+    def has_repeated_values(self) -> bool:
+        """Whether the column groups videos. Titles and times, for example, differ for nearly all of them."""
+        return len(self._rows) <= max(_FEW_VALUES, sum(map(len, self._rows.values())) // 4)
+
+    @cached_property
+    def _values_by_row(self) -> tuple[list[TypedValue], Ids, Ids]:
+        """Distinct values; where each row starts (and the last ends) in an array of value numbers; that array."""
+        rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
+        numbers = np.repeat(np.arange(len(self._rows)), [len(row_list) for row_list in self._rows.values()])
+        order = np.argsort(rows, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(rows))])
+        return list(self._rows), starts, numbers[order]
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the column can be filtered by a range."""
+        return bool(self._numbers)
+
+    def rows_equal_to(self, value: MetadataValue) -> Ids:
+        """Find the rows whose value equals the given one or is a list containing it."""
+        return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
+
+    def count_values(self, rows: Ids) -> tuple[int, dict[TypedValue, int]]:
+        """Count the distinct rows with a value, and the rows by value."""
+        values, starts, numbers = self._values_by_row
+        last = len(starts) - 1  # later rows have no value
+        first, end = starts[np.minimum(rows, last)], starts[np.minimum(rows + 1, last)]
+        counts = np.bincount(numbers[_ranges(first, end)], minlength=len(values))
+        counted = {values[number]: int(counts[number]) for number in np.flatnonzero(counts).tolist()}
+        return int(np.count_nonzero(end > first)), counted
+
+    def rows_between(self, low: float | None, high: float | None) -> Ids:
+        """Find the rows with a number in a closed range; None leaves an end open."""
+        first = 0 if low is None else bisect_left(self._numbers, low)
+        last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
+        return self._number_rows[first:last]
+
+
+class VideoMetadata:
+    """Metadata of a task's accepted videos, from vector ID, duration in seconds and metadata of each.
+
+    Attributes:
+        ids: ``int64 [n]`` ascending; the vector ID of each row.
+        durations: Column of durations in seconds.
+        fields: Columns by field name; fields without a filterable value are left out.
+    """
+
+    def __init__(self, videos: Sequence[tuple[int, float | None, Mapping[str, Any]]]) -> None:
+        self.ids: Ids = np.array([vector_id for vector_id, _, _ in videos], np.int64)
+        self.durations = MetadataColumn((row, seconds) for row, (_, seconds, _) in enumerate(videos))
+        by_name: dict[str, list[tuple[int, Any]]] = {}
+        for row, (_, _, metadata) in enumerate(videos):
+            for name, value in metadata.items():
+                by_name.setdefault(name, []).append((row, value))
+        columns = {name: MetadataColumn(values) for name, values in by_name.items()}
+        self.fields = {name: column for name, column in columns.items() if column}
+
+    def rows_of(self, ids: Ids) -> Ids:
+        """Look up the rows of videos, in order, skipping unknown IDs."""
+        first, end = (np.searchsorted(self.ids, ids, side) for side in ("left", "right"))
+        return first[end > first]
+
+
+class MomentSpans:
+    """The moments of a task's videos, from vector ID, start and end in seconds of each.
+
+    Attributes:
+        ids: ``int64 [n]`` ascending vector IDs, so a video's moments are consecutive.
+        spans: ``float64 [n, 2]``; start and end in seconds.
+    """
+
+    def __init__(self, moments: Sequence[tuple[int, float, float]]) -> None:
+        self.ids: Ids = np.array([moment for moment, _, _ in moments], np.int64)
+        self.spans = np.array([span for _, *span in moments], np.float64).reshape(-1, 2)
+        self._videos = video_ids_of(self.ids)
+
+    def rows_of(self, videos: Ids) -> Ids:
+        """Find the rows of videos' moments."""
+        first, end = (np.searchsorted(self._videos, videos, side) for side in ("left", "right"))
+        return _ranges(first, end)
+
+    def with_moments(self, videos: Ids) -> Ids:
+        """Add the moments of videos to their vector IDs."""
+        return np.concatenate([videos, self.ids[self.rows_of(videos)]])
+
+
+class VideoMetadataCache:
+    """Metadata and moments by task, read from the catalog on first use. Thread-safe.
+
+    Args:
+        max_videos: Maximum number of videos whose metadata is cached; moments have the same limit.
+        read_cache: Cached rows of the catalog; by default, none.
+        words: Words of the videos in the process's snapshots; by default, none.
+    """
+
+    def __init__(
+        self,
+        max_videos: int = MAX_CACHED_VIDEOS,
+        read_cache: CatalogReadCache | None = None,
+        reads: CatalogReads | None = None,
+        words: LibraryWords | None = None,
+    ) -> None:
+        self._reads = reads or CatalogReads()
+        self.words = words or LibraryWords(self._reads)
+        self.read_cache = read_cache or CatalogReadCache(self._reads)
+        self.metadata_by_task: SingleFlightCache[str, VideoMetadata] = SingleFlightCache(
+            max_videos, lambda metadata: len(metadata.ids)
+        )
+        self.moments_by_task: SingleFlightCache[str, MomentSpans] = SingleFlightCache(
+            max_videos, lambda moments: len(moments.ids)
+        )
+        self._arrivals: dict[str, datetime] = {}
+
+    def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
+        """Get the metadata of tasks with all edits, given the states of their shards.
+
+        While the catalog is unreachable, it is that of cached rows; raises Unavailable if there are none.
+        """
+        try:
+            edits = self._reads.read(read_metadata_edits)
+            return {
+                task: self.metadata(task, f"{state}+{edits.get(task, 0)}") for task, state in shards.items()
+            }
+        except Unavailable:
+            return {task: self._metadata_of_cached_rows(task) for task in shards}
+
+    def _metadata_of_cached_rows(self, task: str) -> VideoMetadata:
+        version, rows = self.read_cache.videos(task)
+        return self.metadata_by_task.get(
+            task,
+            f"cached {version}",
+            lambda _: VideoMetadata([(key, row.duration, row.metadata) for key, row in rows]),
+        )
+
+    def preload(self, snapshot: SearchSnapshot) -> None:
+        """Read what every search needs, filtered or not: moments, and the creation times of tasks.
+
+        Raises:
+            Unavailable: The catalog cannot be reached.
+        """
+        self.arrivals(list(snapshot.shards))
+        for task, shard in snapshot.shards.items():
+            if shard.has_moments:
+                self.moments(task, shard.state)
+
+    def metadata(self, task: str, version: str) -> VideoMetadata:
+        """Get the metadata of a task's videos for a version of its shard and metadata; another version is replaced."""
+        return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
+
+    def moments(self, task: str, shard_state: str) -> MomentSpans:
+        """Get the moments of a task's videos for a state of its shard; raises Unavailable."""
+
+        def read(_previous: MomentSpans | None) -> MomentSpans:
+            self._reads.require_reachable()
+            with session_scope() as session:
+                rows = session.execute(
+                    select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
+                    .join(Video, Video.vector_id == Moment.video_vector_id)
+                    .where(in_domain(task))  # and its appends
+                    .order_by(Moment.vector_id)
+                ).all()
+            return MomentSpans([(moment, start, end) for moment, start, end in rows])
+
+        return self.moments_by_task.get(task, shard_state, read)
+
+    def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
+        """Get each task's creation time; tasks missing from the catalog are left out."""
+        missing = [task for task in tasks if task not in self._arrivals]
+        if missing:
+            self._reads.require_reachable()
+            # Possibly twice, if calls overlap; the times never change.
+            with session_scope() as session:
+                for chunk in id_chunks(missing):
+                    created = session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
+                    self._arrivals = self._arrivals | {task: created_at for task, created_at in created}
+        return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
+
+
+def _ranges(first: Ids, end: Ids) -> Ids:
+    """Expand half-open ranges into the numbers that they contain."""
+    counts = end - first
+    # A running count, shifted to the start of each range.
+    return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+
+def read_metadata(task: str) -> VideoMetadata:
+    """Read the metadata of a task's accepted videos and of its appends, because the manifest precedes the catalog."""
+    with session_scope() as session:
+        rows = session.execute(
+            select(Video.vector_id, Video.duration, Video.extra)
+            .where(in_domain(task), Video.status == "accepted")
+            .order_by(Video.vector_id)
+        ).all()
+    return VideoMetadata([(vector_id, seconds, metadata) for vector_id, seconds, metadata in rows])
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
 
 
 def find_passing_videos(

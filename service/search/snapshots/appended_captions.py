@@ -9,21 +9,17 @@ depends only on the shard and its captions, not on when it is computed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 from sqlalchemy import select
 
 from index.shards.vector_store import SearchableShard
-from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import profile_row
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain, read_calibration, read_caption_edits
+from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Task, Video
-
-log = structlog.get_logger(__name__)
 
 
 class AppendedProfile(NamedTuple):
@@ -96,20 +92,3 @@ def _captions(task: str, shard: SearchableShard) -> list[str]:
         if is_stored and (row.task_id != task or row.effective_split not in ("val", "test"))
         for caption in row.captions
     ]
-
-
-def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
-    """Read the calibration, as JSON, that an append refitted for a release; None without one. Raises Unavailable."""
-    with session_scope() as session:
-        return read_calibration(session, release_id, generation)
-
-
-def parse_confidence(stored: Mapping[str, Any] | None) -> ConfidenceModel | None:
-    """Parse a confidence model from JSON; None if it is invalid."""
-    if stored is None:
-        return None
-    try:
-        return ConfidenceModel.from_json(dict(stored))
-    except (KeyError, TypeError, ValueError) as error:
-        log.warning("appended_calibration_not_read", error=str(error))
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -161,29 +161,3 @@ class QueryVectorCache:
         if key not in self._identities:  # hashes weights, and may read them first
             self._identities[key] = self.encoder.encoding_identity(task, mode)
         return self._identities[key]
-
-
-class QueryVectors:
-    """Encodes each text once per encoder, with the query encoders of the tasks' lineages. Thread-safe."""
-
-    def __init__(self, caches: Mapping[str, QueryVectorCache]) -> None:
-        self._caches = caches  # by task ID
-
-    def clear(self) -> None:
-        """Remove all cached texts."""
-        for cache in self._caches.values():
-            cache.clear()
-
-    def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
-        """Get the unit vector ``float32 [dim]`` of each (text, mode, task); see :class:`QueryVectorCache`."""
-        vectors: dict[int, Vectors] = {}
-        numbers: dict[QueryVectorCache, list[int]] = {}
-        for number, (_, _, task) in enumerate(pairs):
-            numbers.setdefault(self._caches[task], []).append(number)
-        for cache, rows in numbers.items():
-            vectors.update(zip(rows, cache([pairs[row] for row in rows]), strict=True))
-        return [vectors[number] for number in range(len(pairs))]
-
-    def of_task(self, task: str) -> QueryVectorCache:
-        """Get the cache that encodes for a task."""
-        return self._caches[task]

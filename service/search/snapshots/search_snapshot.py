@@ -27,7 +27,7 @@ from models.routing.router import Router, TextEvidence
 from service.core.errors import Unavailable
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile
-from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS, QueryVectorCache, QueryVectors
+from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS, QueryVectorCache
 
 Grouping = Callable[[Hits], Hits]
 Job = TypeVar("Job")
@@ -51,20 +51,6 @@ def drop_moments(hits: Hits) -> Hits:
     """Keep the hits of whole videos."""
     is_whole = ~is_moment(hits.ids)
     return Hits(hits.ids[is_whole], hits.scores[is_whole])
-
-
-class Routing(NamedTuple):
-    """How a text is routed among tasks.
-
-    Attributes:
-        weights: Log weights, likeliest task first; those of one lineage sum to one.
-        bounded: Bounded evidence for these tasks, which ranks results, in nats, ``float32 [T]``.
-        evidence: How well the tasks of each lineage know the text.
-    """
-
-    weights: dict[str, float]
-    bounded: npt.NDArray[np.float32]
-    evidence: dict[ServedLineage, TextEvidence]
 
 
 class ShardScan(NamedTuple):
@@ -107,7 +93,6 @@ class SearchSnapshot:
     degraded: dict[str, str]
     router_indices: Mapping[str, int]  # index of each task in the router, by task ID
     router: Router  # router over all tasks, with appended and edited captions added
-    query_vectors: QueryVectors
     modes: tuple[str, ...]  # query modes that the methods offer
     served_mode: QueryMode  # default query mode: the one with the least forgetting
     shard_releases: Mapping[str, str]  # ID of the release that made each searchable shard, by task ID
@@ -137,11 +122,6 @@ class SearchSnapshot:
         if len(self.distinct_lineages) == 1:
             return self.distinct_lineages
         return list(dict.fromkeys(map(self.lineages.__getitem__, tasks)))
-
-    def _positions(self, tasks: Sequence[str], lineage: ServedLineage) -> list[int]:
-        if len(self.distinct_lineages) == 1:
-            return list(range(len(tasks)))
-        return [position for position, task in enumerate(tasks) if self.lineages[task] is lineage]
 
     @cached_property
     def lineage_indices(self) -> npt.NDArray[np.intp]:
@@ -176,46 +156,47 @@ class SearchSnapshot:
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
-    def find_unopened(self, tasks: Iterable[str]) -> dict[str, str]:
-        """Open the encoders of tasks if there are several, and return why not, by ID of each task that needs it.
-
-        One whose tasks are all degraded is not tried again: a snapshot that replaces this one does.
-        """
-        unopened: dict[str, str] = {}
-        for lineage in self.lineages_of(tasks) if len(self.distinct_lineages) > 1 else ():
-            members = [task for task, each in self.lineages.items() if each is lineage]
-            if all(task in self.degraded for task in members):
-                unopened |= {task: self.degraded[task] for task in members}
-                continue
-            try:
-                _ = lineage.query_vectors.encoder
-            except Unavailable as error:
-                unopened |= dict.fromkeys(members, str(error))
-        return unopened
-
     def with_lineages(self, change: Callable[[ServedLineage], ServedLineage]) -> SearchSnapshot:
         """Copy the snapshot with changed lineages."""
         changed = {lineage: change(lineage) for lineage in self.distinct_lineages}
         return replace(self, lineages={task: changed[lineage] for task, lineage in self.lineages.items()})
 
-    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[Routing]:
+    def query_vectors(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
+        """Encode each (text, mode, task) to a unit vector ``float32 [dim]``, with one batch per encoder."""
+        vectors: dict[int, Vectors] = {}
+        for lineage in self.lineages_of(task for _, _, task in pairs):
+            rows = [row for row, (_, _, task) in enumerate(pairs) if self.lineages[task] is lineage]
+            vectors.update(zip(rows, lineage.query_vectors([pairs[row] for row in rows]), strict=True))
+        return [vectors[row] for row in range(len(pairs))]
+
+    def route(
+        self, texts: Sequence[str], tasks: Sequence[Sequence[str]]
+    ) -> list[tuple[dict[str, float], npt.NDArray[np.float32], dict[ServedLineage, TextEvidence]]]:
         """Route each text among its tasks.
 
         The evidence of words is the same for all encoders. That of captions depends on how an encoder places texts, so
         it only compares the tasks of one lineage: if there are several, the likeliest task of each has 0.
 
-        Raises Unavailable if a text has no task.
+        Returns:
+            For each text, the log weights of its tasks, likeliest first, where those of one lineage sum to one; bounded
+            evidence for these tasks, which ranks results, in nats; and how well the tasks of each lineage know it.
+
+        Raises:
+            Unavailable: A text has no task.
         """
         if not all(tasks):
             raise Unavailable("None of these tasks can be searched now.", DEGRADED_RETRY_SECONDS)
-        routing: dict[int, Routing] = {}
+        routing = {}
         # Texts with the same tasks share an encoder call.
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
             indices = np.array([self.router_indices[task] for task in task_ids], np.int64)
-            columns = {each: self._positions(task_ids, each) for each in self.lineages_of(task_ids)}
+            columns = {
+                each: [position for position, task in enumerate(task_ids) if self.lineages[task] is each]
+                for each in self.lineages_of(task_ids)
+            }
             captions = np.zeros((len(numbers), len(task_ids)), np.float32)
             for lineage, positions in columns.items():
                 tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
@@ -237,7 +218,7 @@ class SearchSnapshot:
                 order = np.argsort(-overall, kind="stable")  # tasks with equal weights keep their order
                 sorted_weights = zip(order.tolist(), log_weights[order].tolist(), strict=True)
                 weights = {task_ids[index]: weight for index, weight in sorted_weights}
-                routing[number] = Routing(weights, bounded[order], parts)
+                routing[number] = weights, bounded[order], parts
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

@@ -29,18 +29,15 @@ from models.releases.release_state import (
     TaskLineage,
     find_lineages,
 )
-from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
+from models.routing.confidence_model import DEFAULT_VISUAL_SCORE, ConfidenceModel
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.word_pieces import VOCABULARY
+from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_calibration
 from service.search.library_words import VideoTasks
-from service.search.snapshots.appended_captions import (
-    AppendedProfile,
-    appended_profiles,
-    parse_confidence,
-    read_appended_confidence,
-)
-from service.search.snapshots.query_vectors import EncoderMemory, QueryVectorCache, QueryVectors
+from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
+from service.search.snapshots.query_vectors import EncoderMemory, QueryVectorCache
 from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage
 
 log = structlog.get_logger(__name__)
@@ -148,7 +145,6 @@ def load_snapshot(
         degraded=degraded,
         router_indices=router_indices,
         router=Router(_replace_profiles(profiles, router_indices, appended)),
-        query_vectors=QueryVectors({task: each.query_vectors for task, each in lineage_of.items()}),
         modes=modes,
         served_mode=cast(QueryMode, modes[-1]),
         shard_releases=shard_releases,
@@ -251,10 +247,16 @@ def with_current_confidence(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     def update(lineage: ServedLineage) -> ServedLineage:
         if not any(snapshot.lineages.get(task) is lineage for task in snapshot.appended_profiles):
             return lineage
-        stored = read_appended_confidence(lineage.release_id, snapshot.generation)
+        with session_scope() as session:
+            stored = read_calibration(session, lineage.release_id, snapshot.generation)
         if stored == lineage.appended_confidence:
             return lineage
-        model = parse_confidence(stored) or lineage.release_confidence
+        model = lineage.release_confidence
+        if stored is not None:
+            try:
+                model = ConfidenceModel.from_json(dict(stored))
+            except (KeyError, TypeError, ValueError) as error:
+                log.warning("appended_calibration_not_read", error=str(error))
         return replace(lineage, confidence_model=model, appended_confidence=stored)
 
     fresh = snapshot.with_lineages(update)

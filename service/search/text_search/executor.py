@@ -26,8 +26,7 @@ from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS
 from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
-from service.search.video_filters import find_passing_videos
-from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_filters import VideoMetadataCache, find_passing_videos
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best
@@ -266,11 +265,25 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cac
 def _leave_out_unopened(
     snapshot: SearchSnapshot, requests: Sequence[SearchRequest], tasks: Sequence[tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
-    """Leave out tasks whose encoder cannot be opened, which become degraded.
+    """Leave out tasks whose encoder, one of several, cannot be opened, which become degraded.
+
+    One whose tasks are all degraded is not tried again: a snapshot that replaces this one does.
 
     Raises Unavailable if a request names such a task or has no other, or if it continues a list, which would lack hits.
     """
-    unopened = snapshot.find_unopened(chain(*tasks))
+    if len(snapshot.distinct_lineages) == 1:
+        return list(tasks)
+    unopened: dict[str, str] = {}
+    for lineage in snapshot.lineages_of(chain(*tasks)):
+        members = [task for task, each in snapshot.lineages.items() if each is lineage]
+        reasons = {task: snapshot.degraded[task] for task in members if task in snapshot.degraded}
+        if len(reasons) < len(members):
+            reasons = {}
+            try:
+                _ = lineage.query_vectors.encoder
+            except Unavailable as error:
+                reasons = dict.fromkeys(members, str(error))
+        unopened |= reasons
     if unopened and any(request.cursor for request in requests):
         raise Unavailable(next(iter(unopened.values())), DEGRADED_RETRY_SECONDS)
     snapshot.degraded.update(unopened)

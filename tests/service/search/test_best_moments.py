@@ -23,7 +23,7 @@ from service.search.snapshots.search_snapshot import (
     nearest_videos,
     search_in_parallel,
 )
-from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
+from service.search.video_filters import MomentSpans, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
 # -- grouping, compared with a loop -------------------------------------------------------------------------

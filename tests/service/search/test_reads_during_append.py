@@ -26,7 +26,7 @@ from service.search.catalog_read_cache import CatalogReadCache
 from service.search.engine import SearchEngine
 from service.search.library_words import LibraryWords
 from service.search.snapshots.appended_captions import appended_profiles
-from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_filters import VideoMetadataCache
 from tests.service.search.caption_library import Library
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values

@@ -14,7 +14,7 @@ from models.backbones.backbone import Backbone
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.video_metadata_cache import MetadataColumn, VideoMetadata, VideoMetadataCache
+from service.search.video_filters import MetadataColumn, VideoMetadata, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, Library, Served
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -24,7 +24,7 @@ from service.search import explanations
 from service.search.explanations import QueryReports
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot, with_current_confidence
-from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_filters import VideoMetadataCache
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.trainer.worker.library_state import (
