@@ -40,12 +40,19 @@ from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.router import CaptionScatter
 from models.routing.word_pieces import split_pieces
 from trainer.methods.base import Method, MethodConfig
-from trainer.methods.shared.closed_form import Lexicon, RegressionSums, build_lexicon, fit_ridge
+from trainer.methods.shared.closed_form import (
+    Lexicon,
+    RegressionSums,
+    build_lexicon,
+    choose_penalty,
+    fit_ridge,
+)
 from trainer.task_data import Pair
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per text-tower forward
 _NAMES_STEP = 18  # every 18th name and every 36th definition: 986 generic texts
+_PENALTIES = 1000.0, 2000.0  # semantic and lexical, of small; others are chosen around them
 _REGULARIZATION = 0.3  # share of the mean variance that is added to each variance
 
 
@@ -61,8 +68,12 @@ class AnalyticConfig(MethodConfig):
         le=10,
         description="γ, weight of the backbone's own video vector in the semantic prediction",
     )
-    semantic_penalty: float = Field(default=1000.0, gt=0, description="ridge penalty of the semantic map")
-    lexical_penalty: float = Field(default=2000.0, gt=0, description="ridge penalty of the lexical map")
+    semantic_penalty: float | None = Field(
+        default=None, gt=0, description="ridge penalty of the semantic map; unset: chosen by cross-fitting"
+    )
+    lexical_penalty: float | None = Field(
+        default=None, gt=0, description="ridge penalty of the lexical map; unset: chosen by cross-fitting"
+    )
     center_captions: float = Field(
         default=30.0,
         ge=0,
@@ -136,6 +147,7 @@ class Analytic(Method):
         self._sums = RegressionSums.empty(backbone.feature_dim, self._layout.semantic)
         self._scatter = CaptionScatter.empty(self._layout.semantic)
         self._measured_scatter = self._scatter  # without the captions of folds
+        self._penalty = config.semantic_penalty or _PENALTIES[0]  # of the newest semantic map
         self._features: LRUCache[bytes, Tensor] = LRUCache(_CACHED_FEATURES)
         self._before = self._sums, self._scatter, self._measured_scatter  # before the last task
         self._clear_observations()
@@ -188,7 +200,7 @@ class Analytic(Method):
         part._layout, part._background = self._layout, self._background
         part._features = self._features
         part._sums, part._scatter, part._measured_scatter = self._before
-        part._lexicon = self._lexicon
+        part._lexicon, part._chosen = self._lexicon, self._chosen
         part._observed_features = [self._observed_features[row] for row in rows]
         part._observed_captions = [self._observed_captions[row] for row in rows]
         part._observed_targets = [self._observed_targets[row] for row in rows]
@@ -210,7 +222,8 @@ class Analytic(Method):
             scatter[f"{MEASURED}evidence.{name}"] = array
         if self._background is not None and self.backbone.text_background is None:
             scatter |= {f"background.{name}": array for name, array in self._background._asdict().items()}
-        return {**self.video_tensors(), **sums, **tensors_with_prefix("", query | scatter)}
+        chosen = {"penalty": torch.tensor(self._penalty)}
+        return {**self.video_tensors(), **sums, **chosen, **tensors_with_prefix("", query | scatter)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         arrays = to_arrays(tensors)
@@ -221,6 +234,8 @@ class Analytic(Method):
             self._background = TextBackground(**background)
         self._video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix("video.", arrays))
         self._sums = RegressionSums.from_tensors(tensors_with_prefix("sums.", tensors))
+        if "penalty" in tensors and not self.config.semantic_penalty:
+            self._penalty = float(tensors["penalty"])
         self._scatter = CaptionScatter.from_tensors(arrays_with_prefix("evidence.", arrays))
         measured = arrays_with_prefix(f"{MEASURED}evidence.", arrays)  # missing in releases of version 1.0.0
         self._measured_scatter = CaptionScatter.from_tensors(measured) if measured else self._scatter
@@ -244,10 +259,11 @@ class Analytic(Method):
         self._observed_tokens: list[list[int]] = []
         # Of the task or, until it is solved, one with a comparable basis.
         self._lexicon: Lexicon | None = None
+        self._chosen: tuple[float, float] | None = None  # penalties of the task's maps
 
     def _set_neutral_maps(self) -> None:
         layout = self._layout
-        weight, offset = self._sums.solve(self.config.semantic_penalty)
+        weight, offset = self._sums.solve(self._penalty)
         no_words = torch.zeros(len(weight), layout.lexical), torch.zeros(layout.lexical)
         self._query_map = AnalyticQueryMap.neutral(layout)
         # Before the first captioned task, the backbone's own vector is all there is.
@@ -261,14 +277,22 @@ class Analytic(Method):
         frozen = self._project(features)
         if not config.carry:
             self._sums = RegressionSums.empty(self.backbone.feature_dim, layout.semantic)
-        self._sums = self._sums.add(features, targets - config.zero_shot_weight * frozen)
+        share = len(features) / (len(features) + config.center_captions)
+        before, residuals = self._sums, targets - config.zero_shot_weight * frozen
+        self._lexicon = lexicon = build_lexicon(self._observed_tokens, layout.lexical, share, self._lexicon)
+        if self._chosen is None:  # part of a task takes the penalties of the whole
+            fixed = config.semantic_penalty, config.lexical_penalty
+            self._chosen = (
+                fixed[0] or choose_penalty(features, residuals, before.fit, _PENALTIES[0]),
+                fixed[1] or choose_penalty(features, lexicon.targets, fit_ridge, _PENALTIES[1]),
+            )
+        self._penalty, lexical_penalty = self._chosen
+        self._sums = before.add(features, residuals)
         # Round the sums as the release stores them, since later tasks continue from those.
         self._sums = RegressionSums.from_tensors(self._sums.tensors())
-        weight, offset = self._sums.solve(config.semantic_penalty)
-        share = len(features) / (len(features) + config.center_captions)
+        weight, offset = self._sums.solve(self._penalty)
         predicted = features.double() @ weight + offset + config.zero_shot_weight * frozen
-        self._lexicon = lexicon = build_lexicon(self._observed_tokens, layout.lexical, share, self._lexicon)
-        words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
+        words = fit_ridge(features, lexicon.targets, lexical_penalty)
         self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
         captions = torch.cat(self._observed_captions)
         if self._background is None and not self._scatter.freedom:

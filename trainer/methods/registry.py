@@ -47,8 +47,8 @@ class MethodRegistry:
     def configure(self, name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
         """Validate ``settings`` on top of the method's recipe.
 
-        A recipe has a ``default`` section and optional sections, named after backbones, that override it; ``lite2``
-        takes that of ``small``.
+        A recipe has a ``default`` section and optional sections, named after backbones, that override it; without its
+        own, ``lite2`` takes that of ``small``.
 
         Raises:
             MethodError: The method is unknown, or a setting is unknown or out of range; the message lists each.
@@ -56,7 +56,7 @@ class MethodRegistry:
         if name not in self.methods:
             raise MethodError(f"unknown method {name!r}: choose one of {', '.join(self.methods)}")
         recipe = yaml.safe_load(self._recipes[name][1].read_text(encoding="utf-8"))
-        section = SMALL_NAMES[0] if backbone in SMALL_NAMES else backbone
+        section = SMALL_NAMES[0] if backbone in SMALL_NAMES and backbone not in recipe else backbone
         values = {**recipe["default"], **recipe.get(section, {}), **settings}
         try:
             return self.methods[name].config_class.model_validate(values)

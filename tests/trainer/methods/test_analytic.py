@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from models.encoders.encoder_registry import open_query_encoder, select_video_tensors
 from models.encoders.tower_forward import encode_texts
 from models.encoders.video_encoder import VideoEncoder
@@ -21,6 +22,7 @@ from models.releases.release_state import video_fingerprint
 from models.routing.word_pieces import distinct_pieces
 from tests.trainer.methods.method_driver import (
     create_method,
+    equal_tensors,
     index_task,
     learn_steps,
     random_backbone,
@@ -28,7 +30,7 @@ from tests.trainer.methods.method_driver import (
     reserved_backbone,
     write_task,
 )
-from trainer.methods import MethodError, can_continue
+from trainer.methods import MethodError, can_continue, start_method
 
 DAY = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
 NIGHT = ["a dog barks", "an owl flies over the barn", "a cat sleeps"]
@@ -55,6 +57,31 @@ def _learn(backbone: Backbone, *tasks: tuple[int, list[str]], **settings: Any) -
 
 def _semantic_weight(method: Any) -> Tensor:
     return method.video_tensors()["video.weight"][:, :SEMANTIC]
+
+
+def test_penalties_are_chosen_on_a_second_encoder() -> None:
+    backbone = load_backbone("lite2", 1)
+    method = start_method("analytic", backbone, {}, None)
+    colors, things = ("red", "blue", "dark"), ("house", "dog", "tree", "car")
+    texts = [f"a {color} {thing}" for color in colors for thing in things]
+    rng = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (2 * len(texts), 1, 260, 260, 3), dtype=torch.uint8, generator=rng)
+    method.begin_task("one", "one")
+    method.observe(frames, [[text] for text in texts * 2])
+    method.end_task()
+    method.record_task("one", "one", texts)
+    release = method.release()
+    chosen = float(release.tensors["penalty"])
+    assert chosen > 1000, "the captions of noise are learned with a large penalty"
+    part = method.relearn(range(6), texts[:6])
+    assert part is not None
+    assert float(part.release().tensors["penalty"]) == chosen, "a part of a task is learned like the whole"
+    resumed = start_method("analytic", backbone, {}, release)
+    for each in (method, resumed):
+        index_task(each, "two")
+    assert equal_tensors(method.release().tensors, resumed.release().tensors)
+    fixed = start_method("analytic", backbone, {"semantic_penalty": 7}, release)
+    assert fixed.release().tensors["penalty"] == 7
 
 
 def test_second_task_has_the_joint_semantic_solution_of_both(backbone: Backbone) -> None:

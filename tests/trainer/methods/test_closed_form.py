@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.methods.shared.closed_form import RegressionSums, build_lexicon, fit_ridge
+from trainer.methods.shared.closed_form import RegressionSums, build_lexicon, choose_penalty, fit_ridge
 
 Doubles = npt.NDArray[np.float64]
 
@@ -175,3 +175,17 @@ def test_rarest_tokens_of_a_large_vocabulary_are_dropped() -> None:
     documents = [list(range(2100)), [7000, 8000], [7000, 8000]]
     tokens = build_lexicon(documents, dim=2, center=0.5).tokens.tolist()
     assert tokens == [*range(2046), 7000, 8000]
+
+
+def test_penalty_is_chosen_by_the_error_on_left_out_videos() -> None:
+    rng = torch.Generator().manual_seed(0)
+    features = torch.randn(60, 30, generator=rng)
+    weights = torch.randn(30, 4, generator=rng).double()
+    signal, noise = features.double() @ weights, 20 * torch.randn(60, 4, generator=rng).double()
+    empty = RegressionSums.empty(30, 4)
+    for fit in (fit_ridge, empty.fit):
+        exact = choose_penalty(features, signal, fit, 10.0)
+        noisy = choose_penalty(features, noise, fit, 10.0)
+        assert exact == pytest.approx(1.0)
+        assert noisy == pytest.approx(100.0)
+    assert choose_penalty(features[:10], noise[:10], fit_ridge, 10.0) == 10.0

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+_FOLDS = 3
+_MIN_COMPARED = 20  # videos
 _STD_FLOOR = 0.02  # share of the features' root mean square that is added to each standard deviation
 
 
@@ -83,6 +85,10 @@ class RegressionSums:
         weights = torch.linalg.solve(system, cross / std[:, None]) / std[:, None]
         return weights, target_mean - mean @ weights
 
+    def fit(self, features: Tensor, targets: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
+        """Solve the regression over these and n more videos; see :meth:`add` and :meth:`solve`."""
+        return self.add(features, targets).solve(penalty)
+
     def tensors(self) -> dict[str, Tensor]:
         """Convert to what a release stores: float32, and one triangle of the symmetric matrix."""
         rows, columns = torch.triu_indices(*self.products.shape).unbind()
@@ -125,6 +131,36 @@ def fit_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Tensor
     system.diagonal().add_(penalty)
     weights = z.T @ torch.linalg.solve(system, y - target_mean) / std[:, None]
     return weights, target_mean - mean @ weights
+
+
+def choose_penalty(
+    features: Tensor,
+    targets: Tensor,
+    fit: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]],
+    default: float,
+) -> float:
+    """Choose a regression's penalty by cross-fitting: its predictions of left-out videos have the least squared error.
+
+    Args:
+        features: ``[n, F]``.
+        targets: ``[n, D]``.
+        fit: Function from the features, targets and penalty to W and b.
+        default: Penalty for too few videos to compare; a power of √10 is chosen around it.
+    """
+    if len(features) < _MIN_COMPARED:
+        return default
+    folds = torch.arange(len(features)) % _FOLDS
+    penalties = [default * 10 ** (step / 2) for step in range(-2, 3)]
+
+    def error(penalty: float) -> float:
+        total = 0.0
+        for fold in range(_FOLDS):
+            weight, offset = fit(features[folds != fold], targets[folds != fold], penalty)
+            predicted = features[folds == fold].double() @ weight + offset
+            total += float((predicted - targets[folds == fold]).square().sum())
+        return total
+
+    return min(penalties, key=error)
 
 
 _MAX_TOKENS = 2048  # most frequent tokens of a domain; in a large domain, rarer ones hardly change its space
