@@ -33,7 +33,7 @@ from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound, Unava
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
-from service.tasks import broker, commands, upgrades, uploaded_videos
+from service.tasks import broker, upgrades, uploaded_videos
 from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import Spec, raise_first, task_errors, task_fields, validate_spec
@@ -53,12 +53,8 @@ from service.tasks.uploaded_videos import adopted_uploads
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
     """Store a task and notify the workers. Once this returns, the task is durable. Each caller has their own keys.
 
-    Raises:
-        InvalidInput: Fields are invalid; the error names each one.
-        Conflict: The name or an ID belongs to another task.
-        IdempotencyMismatch, IdempotencyInFlight: See ``service.tasks.idempotency``.
-        Unavailable: Nothing was stored; the request can be retried.
-        InDoubt: The task may be stored; a retry with the same Idempotency-Key stores it only once.
+    Raises InvalidInput, Conflict if the name or an ID belongs to another task, and as ``service.tasks.idempotency``.
+    After Unavailable, nothing is stored. After InDoubt, a retry with the same key stores the task only once.
     """
     return _create_from_spec(TaskRequest(idempotency_key, caller), spec)
 
@@ -306,13 +302,13 @@ def create_sample_task(*, caller: str = "") -> CreateOutcome:
     The service owns the files: they are stored like an archive's, and deleted with the domain. Raises Conflict if the
     name or an ID belongs to another task, Unavailable, or InDoubt.
     """
-    commands.check_destination(SAMPLE_DOMAIN, None, [])  # before the videos are drawn
+    check_destination(SAMPLE_DOMAIN, None, [])  # before the videos are drawn
     with tempfile.TemporaryFile() as archive:
         try:
             _write_archive(archive)
         except OSError as error:
             raise Unavailable(f"The sample videos can't be written: {error.strerror}.", 60) from error
-        return commands.create_task_from_archive(archive, "samples.tar", name=SAMPLE_DOMAIN, caller=caller)
+        return create_task_from_archive(archive, "samples.tar", name=SAMPLE_DOMAIN, caller=caller)
 
 
 def _write_archive(archive: IO[bytes]) -> None:
