@@ -85,10 +85,14 @@ def test_exported_tables_have_the_same_videos(table_format: str, library: Path, 
     table = out / "tsk_a" / f"metadata.{table_format}"
     assert json.loads(result.output) == [{"domain": "a", "table": str(table), "videos": 5}]
     for path in (table.parent, table):
-        base, videos = read_videos(path)
-        described = {video.uri: video.model_dump(exclude={"uri", "id", "replaces"}) for video in videos}
+        listing = read_videos(path)
+        described = {
+            video.uri: video.model_dump(exclude={"uri", "id", "replaces"}) for video in listing.videos
+        }
         assert described == _expected()
-        assert all((base / uri).read_bytes() == (library / "street" / uri).read_bytes() for uri in described)
+        assert all(
+            (listing.base / uri).read_bytes() == (library / "street" / uri).read_bytes() for uri in described
+        )
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]
 
 
@@ -96,7 +100,7 @@ def test_table_beside_the_files_is_written_once(library: Path) -> None:
     """Paths are relative to the videos' folder, so the table can be written there."""
     result = run("export", library / "street", "--task", "a")
     assert result.exit_code == 0, result.output
-    assert {video.uri for video in read_videos(library / "street")[1]} == {*_expected()}
+    assert {video.uri for video in read_videos(library / "street").videos} == {*_expected()}
     result = run("export", library / "street", "--task", "a")
     assert result.exit_code == 1
     assert "metadata.jsonl exists. Nothing was written." in " ".join(result.output.split())

@@ -37,9 +37,9 @@ class Folder:
             self._write(name, b"video " + name.encode())
         for name, content in files.items():
             self._write(name, content.encode() if isinstance(content, str) else content)
-        _, listing = read_videos(self._path, **options)
+        listing = read_videos(self._path, **options)
         self.printed = " ".join(self._capsys.readouterr().out.split())
-        return {video.uri: video for video in listing}
+        return {video.uri: video for video in listing.videos}
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._path / name
