@@ -24,7 +24,9 @@ def random_task(tmp_path: Path) -> Callable[..., TaskData]:
     return partial(write_task, tmp_path, side=56)
 
 
-def untrained_backbone(frames: int) -> Backbone:
-    """Return a small backbone with the same random weights in every process."""
-    torch.manual_seed(0)
-    return tiny_backbone(frames)
+def untrained_backbone(frames: int, name: str = "tiny") -> Backbone:
+    """Return a small backbone with the same random weights in every process; ``lite2`` reads another frame."""
+    torch.manual_seed(name == "lite2")
+    backbone = tiny_backbone(frames + (name == "lite2"))
+    backbone.name = name if name == "lite2" else backbone.name
+    return backbone

@@ -163,7 +163,7 @@ def _publish_append(view: TaskDetails) -> int:
     """Publish an append, and return the number of its videos that were rejected then."""
     claim = _claimed(lifecycle.claim_append(view.id, "worker"))
     with claim, claim.appending() as publication:
-        publication.complete(vectors=3, size=10)
+        publication.complete({"count": 3, "bytes": 10})
         return len(publication.rejected)
 
 

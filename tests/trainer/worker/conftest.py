@@ -29,8 +29,10 @@ TWO_EPOCHS = {**SMALL, "epochs": 2, "batch_size": 2}  # two optimizer steps per 
 
 @pytest.fixture
 def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Settings of an empty library; its learning worker has an untrained small backbone."""
-    monkeypatch.setattr(job_environment, "load_backbone", lambda name, frames: untrained_backbone(frames))
+    """Settings of an empty library; its learning worker has two untrained small backbones."""
+    monkeypatch.setattr(
+        job_environment, "load_backbone", lambda name, frames: untrained_backbone(frames, name)
+    )
     job_environment.load_worker_backbone.cache_clear()
     yield settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600)
     job_environment.load_worker_backbone.cache_clear()

@@ -21,7 +21,7 @@ from index.shard_store import ShardStore
 from models.releases.release_files import read_lineage, read_release
 from models.releases.release_state import ReleaseState
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Chunk, Recall, Task, Video
+from service.catalog.tables import Chunk, Moment, Recall, Task, Video
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from tests.claimed_probing import probe
@@ -72,9 +72,15 @@ def catalog_vector_ids(task: str) -> dict[str, int]:
 
 
 def require_same_videos(*domains: str) -> None:
-    """Require that index and catalog have the same videos of the domains, and that the checks have no complaint."""
+    """Require that index and catalog have the same videos and moments, and that the checks have no complaint."""
+    with session_scope() as session:
+        moments = session.execute(select(Video.task_id, Moment.vector_id).join(Moment)).all()
     for domain in domains:
-        assert set(shard_vectors(domain)) == set(catalog_vector_ids(domain).values())
+        stored = {
+            *catalog_vector_ids(domain).values(),
+            *(moment for task, moment in moments if task == domain),
+        }
+        assert set(shard_vectors(domain)) == stored
     report = audit(open_store())
     assert report.problems == []
     assert list(check_catalog(settings(), report)) == []
