@@ -115,6 +115,7 @@ class OperationDriver:
 
     def _upgrade(self, operation: Operation) -> None:
         """Upgrade a domain, or undo or accept that; a request that was lost after its commit conflicts with itself."""
+        time.sleep(_PAUSE)  # undoing and acceptance end before a kill point could be armed
         domain = self._tasks[operation.domain]
         route, body = f"/tasks/{domain}/upgrade", {"method": "ffa_tame"}
         if operation.kind != "upgrade":

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import structlog
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
@@ -176,11 +176,10 @@ def undo_upgrade(task_id: str) -> TaskDetails:
         is_interrupted = manifest.shards[domain.id].release == before["release_id"]
         if not is_interrupted:
             _require_no_unfinished(session, domain, ~Task.upgrades, "append")
-        videos = select(Video.vector_id).where(Video.task_id == domain.id, Video.status == "accepted")
-        appended = session.scalar(
-            select(func.count()).select_from(videos.where(Video.effective_split == "appended").subquery())
-        )
-        if appended:
+        accepted = (Video.task_id == domain.id) & (Video.status == "accepted")
+        query = select(Video.vector_id, Video.effective_split).where(accepted)
+        videos = {vector_id: split for vector_id, split in session.execute(query)}
+        if appended := [*videos.values()].count("appended"):
             raise Conflict(
                 f"{appended} videos were appended to {domain.name!r} since its upgrade, and the previous shard lacks "
                 f"them. Upgrade it to {before['backbone']!r} with method {before['method']!r} instead."
@@ -193,10 +192,8 @@ def undo_upgrade(task_id: str) -> TaskDetails:
                     raise Conflict(
                         f"The index no longer has the shard of {domain.name!r} before its upgrade."
                     )
-                segments = replaced.segments
-                stored = video_ids_of(np.concatenate([store.segment_ids(entry) for entry in segments]))
-                remaining = np.array(session.scalars(videos).all(), np.int64)
-                deleted = np.setdiff1d(stored, remaining).tolist()
+                stored = np.concatenate([store.segment_ids(entry) for entry in replaced.segments])
+                deleted = set(video_ids_of(stored).tolist()) - videos.keys()
                 manifest = store.undo_upgrade(domain.id, deleted)
         for name, value in before.items():
             setattr(domain, name, value)
@@ -204,8 +201,8 @@ def undo_upgrade(task_id: str) -> TaskDetails:
             was_appended = (Video.task_id == domain.id) & Video.vector_id.in_(chunk)
             session.execute(update(Video).where(was_appended).values(effective_split="appended"))
         domain.counts = count_task_videos(session, domain.id)
-        segments = manifest.segments(domain.id)
-        session.execute(update(Shard).where(Shard.task_id == domain.id).values(shard_columns(segments)))
+        shard = shard_columns(manifest.segments(domain.id))
+        session.execute(update(Shard).where(Shard.task_id == domain.id).values(shard))
         is_later = (Recall.task_order == domain.learned_order) & (Recall.release_order > row)
         session.execute(delete(Recall).where(is_later | (Recall.release_order == row)))
         settle_upgrade(session, domain.id, "undone")

@@ -165,8 +165,7 @@ def process_append(claim: Claim) -> None:
             deleted=originals | {domain: [*deleted, *publication.rejected, *originals.get(domain, ())]},
             before_replace=publication.require_lock,
         )
-        columns = shard_columns(manifest.segments(domain))
-        publication.complete(vectors=columns["count"], size=columns["bytes"], drift=measured.drift)
+        publication.complete(shard_columns(manifest.segments(domain)), drift=measured.drift)
     _compact(library, domain)
     clean_up(claim, task)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from time import monotonic
 from types import TracebackType
@@ -186,8 +186,7 @@ class Claim:
         log.info("task_probed", task=self.task.id, **counts)
         self._lease.end()
 
-    @contextmanager
-    def publishing(self) -> Iterator[Publication]:
+    def publishing(self) -> AbstractContextManager[Publication]:
         """Lock the task while the index manifest is replaced, then commit its catalog rows.
 
         ::
@@ -200,8 +199,7 @@ class Claim:
         it there and completes the publication with the same records: ``complete`` may be repeated. After LeaseLost and
         TaskCancelled, nothing may be published.
         """
-        with self._publication(Publication) as publication:
-            yield publication
+        return self._publication(Publication)
 
     @contextmanager
     def appending(self) -> Iterator[AppendPublication]:

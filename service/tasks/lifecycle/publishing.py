@@ -335,12 +335,11 @@ class AppendPublication(_OpenPublication):
             select(Video.vector_id).where(Video.task_id == append.id, Video.status == "rejected")
         ).all()
 
-    def complete(self, *, vectors: int, size: int, drift: Drift | None = None) -> None:
+    def complete(self, shard: Mapping[str, Any], *, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.
 
         Args:
-            vectors: Number of vectors in the shard's segments together.
-            size: Size of the shard's segments together, in bytes.
+            shard: Columns of the domain's shard with the new segments, see :func:`shard_columns`.
             drift: Recall of the domain's encoder on the appended videos; None if it cannot be measured.
         """
         session, append, domain = self._session, self._task, self._domain
@@ -355,12 +354,7 @@ class AppendPublication(_OpenPublication):
             .execution_options(synchronize_session=False)
         )
         domain.counts = count_task_videos(session, domain.id)
-        session.execute(
-            update(Shard)
-            .where(Shard.task_id == domain.id)
-            .values(count=vectors, bytes=size)
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(update(Shard).where(Shard.task_id == domain.id).values(shard))
         append.attempts = 0
         append.release_id = domain.release_id
         set_progress(session, append, TaskProgress(stage="ready", fraction=1.0, drift=drift))
