@@ -41,6 +41,8 @@ Database = Literal["sqlite", "postgresql"]
 
 # Loads in a fraction of a second; tests of other backbones name them.
 os.environ["CINESTRATA_BACKBONE"] = "tiny"
+# Workers would read the videos of every test; tests of reading ask for it.
+os.environ["CINESTRATA_READ"] = "file"
 # Test modules import gRPC before the product sets this; see index/milvus/milvus_connection.py.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 

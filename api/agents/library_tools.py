@@ -187,6 +187,8 @@ class LibraryTools:
             video = (await _send(api, "GET", _path(video_id))).json()
             picture = await _thumbnail(api, video_id)
         cues, next_cue = _page(video["transcript"], first_cue)
+        for cue in cues:
+            del cue["id"]
         transcript = {"transcript": cues, "cues": len(video["transcript"]), "next_cue": next_cue}
         shown = _select(_show_captions(video, first_caption), _VIDEO_FIELDS) | transcript
         return _answer(shown, [] if picture is None else [picture])

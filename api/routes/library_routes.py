@@ -16,6 +16,7 @@ from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas import library
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, Readiness, SnapshotDetails
+from media.reading import available_sources
 from service import operations
 from service.access import audit_log
 from service.backups import snapshots
@@ -236,6 +237,9 @@ def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
         if copied_at is not None:
             catalog += f" Searches use the copy from {copied_at:%Y-%m-%d %H:%M:%S} UTC."
     checks = {**ready.checks, "database": catalog, "data_folder": folder}
+    for source, problem in available_sources(settings.speech_model).items():
+        if problem is not None and source in settings.read:
+            checks[f"reading of {source}"] = problem
     return ready.model_copy(update={"ready": can_search, "checks": checks})
 
 

@@ -6,10 +6,11 @@ from typing import Annotated
 from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, PlainTextResponse
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response, remote_response
@@ -17,6 +18,7 @@ from api.dependencies import CallerDep, ExplanationParameters, PageLinkDep, Quer
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas import videos
+from cinestrata_schemas.choice_types import SubtitleFormat, TextSource
 from cinestrata_schemas.search import ResultExplanation, SearchQuery, SimilarVideosResponse
 from cinestrata_schemas.uris import is_source_uri
 from media.sources.media_source import file_name
@@ -24,11 +26,23 @@ from media.video_limits import media_type as find_media_type
 from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.core import request_limits
 from service.core.errors import NotFound, TooManyRequests
-from service.core.list_parameters import FeedbackFilters, VideoFilters
+from service.core.list_parameters import FeedbackFilters, StrictParameters, VideoFilters
 from service.library import library_listing, video_changes
 from service.library.deletion import delete_videos
+from service.library.subtitle_export import write_subtitles
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
+
+
+class TranscriptParameters(StrictParameters):
+    """Parameters of ``GET /videos/{id}/transcript``."""
+
+    format: SubtitleFormat = Field(default="vtt", description="SubRip or WebVTT.")
+    source: list[TextSource] = Field(
+        default=["person", "subtitles", "speech"],
+        description="Sources of the texts; by default what is said.",
+    )
+
 
 _CACHE_ONE_DAY = "private, max-age=86400"
 
@@ -73,6 +87,48 @@ def edit_video(
     video = video_changes.edit_video(video_id, patch, expected_tag=if_match)
     response.headers["ETag"] = video_changes.entity_tag(video)
     return video
+
+
+@router.patch("/{video_id}/transcript/{cue_id}", operation_id="edit_cue", responses=EDIT_PROBLEMS)
+@requires("ingest")
+def edit_cue(video_id: str, cue_id: str, patch: videos.CuePatch, response: Response) -> videos.VideoDetails:
+    """Correct a timed text of a video, named by its `id`.
+
+    It becomes a person's text, with another ID, and no reading replaces it.
+    """
+    video = video_changes.edit_cue(video_id, cue_id, patch)
+    response.headers["ETag"] = video_changes.entity_tag(video)
+    return video
+
+
+@router.delete("/{video_id}/transcript/{cue_id}", operation_id="delete_cue", responses=EDIT_PROBLEMS)
+@requires("ingest")
+def delete_cue(video_id: str, cue_id: str) -> videos.VideoDetails:
+    """Delete a timed text of a video. No reading brings it back."""
+    return video_changes.edit_cue(video_id, cue_id, None)
+
+
+@router.get(
+    "/{video_id}/transcript",
+    operation_id="get_transcript",
+    response_class=PlainTextResponse,
+    responses={
+        200: {"content": {"application/x-subrip": {}, "text/vtt": {}}, "description": "The subtitles."}
+    },
+)
+@requires("search")
+def get_transcript(
+    video_id: str,
+    parameters: Annotated[TranscriptParameters, Query()],
+) -> Response:
+    """Return a video's timed texts as subtitles."""
+    form = parameters.format
+    text = write_subtitles(video_id, form, parameters.source)
+    media_type = "application/x-subrip" if form == "srt" else "text/vtt"
+    name = quote(f"{video_id}.{form}", safe="")
+    return PlainTextResponse(
+        text, media_type=media_type, headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    )
 
 
 @router.get("/{video_id}/similar", operation_id="find_similar")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-from cinestrata_schemas.tasks import RelearnSpec, UpgradeSpec
+from cinestrata_schemas.tasks import ReadingSpec, RelearnSpec, UpgradeSpec
 from cinestrata_schemas.uris import is_source_uri
 from cli.console import (
     LEFT_OUT,
@@ -37,6 +37,13 @@ from cli.service_client import ServiceClient, connect, print_notice
 
 app = CommandGroup()
 
+Read = Annotated[
+    str | None,
+    typer.Option(
+        help="What to read from the videos: off, or some of file,location,speech,screen (default: the service's)."
+    ),
+]
+
 
 @app.command()
 def ingest(
@@ -53,6 +60,7 @@ def ingest(
     backbone: Annotated[
         str | None, typer.Option(help="Encoder of frames and texts (default: the service's).")
     ] = None,
+    read: Read = None,
     wait: Wait = True,
     in_place: InPlace = False,
     encoding: Encoding = None,
@@ -76,10 +84,10 @@ def ingest(
     )
     from service.syncs.source_listing import explain_left_out
 
-    if into and (name or method or assignments or backbone):
+    if into and (name or method or assignments or backbone or read):
         refuse_call(
-            "--into cannot be combined with --name, --method, --set or --backbone.",
-            "The domain keeps its name and its release.",
+            "--into cannot be combined with --name, --method, --set, --backbone or --read.",
+            "The domain keeps its name and its release, and its videos are read alike.",
         )
     path = None if is_source_uri(source) else Path(source)
     is_archive = path is not None and path.is_file() and path.name.endswith(ARCHIVE_SUFFIXES)
@@ -93,7 +101,7 @@ def ingest(
     if into:
         target = VideoTarget(client, find_task(client, into).id)
     else:
-        fields = {"method": method, "settings": settings, "backbone": backbone}
+        fields = {"method": method, "settings": settings, "backbone": backbone, "read": read}
         target = VideoTarget(client, fields={"name": name or default_name(source), **fields})
     left_out: dict[str, str] = {}
     if path is not None and is_archive:
@@ -248,6 +256,45 @@ def upgrade(
         console.print(f"{task.name}: backbone {task.backbone}, method {task.method}")
         return
     report_created(client, client.upgrade_task(task.id, body=spec), wait)
+
+
+@app.command()
+def read(
+    domain: Annotated[str, typer.Argument(help="Name or ID of the domain.")],
+    what: Annotated[
+        str | None, typer.Option("--read", help="Also from now on: some of file,location,speech,screen.")
+    ] = None,
+    speech_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Transcribe all speech again with this model of faster-whisper, such as large-v3-turbo."
+        ),
+    ] = None,
+    subtitled: Annotated[
+        bool, typer.Option("--subtitled", help="Transcribe videos with subtitles, too.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Read videos again where that failed.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop reading; what was read stays.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Read a domain's videos that were not read yet: what is said, and what is written in the picture."""
+    from cli.commands.task_commands import find_task
+
+    if cancel and (what or speech_model or subtitled or retry):
+        refuse_call(
+            "--cancel cannot be combined with other options.", "Example: cinestrata read street --cancel"
+        )
+    client = connect(url, data)
+    task = find_task(client, domain)
+    spec = ReadingSpec(read=what, speech_model=speech_model, retry=retry, subtitled=subtitled)
+    reading = client.cancel_reading(task.id) if cancel else client.start_reading(task.id, body=spec)
+    print_json(reading)
+    console.print(f"{task.name}: {reading.done} of {reading.total} videos are read, {reading.failed} failed.")
+    for source, reason in reading.unavailable.items():
+        console.print(f"{source} is not read: {reason}")
+    print_notice(client)
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

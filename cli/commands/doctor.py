@@ -173,6 +173,20 @@ def check_decoders(_: Settings) -> str:
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
 
 
+def check_reading(settings: Settings) -> str:
+    """Report what is read from videos, and why something is not."""
+    from media.reading import available_sources
+
+    reasons = available_sources(settings.speech_model)
+    off = [
+        f"{source} is off: {reason}"
+        for source, reason in reasons.items()
+        if reason and source in settings.read
+    ]
+    speech = f"; speech model {settings.speech_model}" if settings.speech_model else ""
+    return "; ".join([f"reads {settings.read}{speech}", *off])
+
+
 # A check returns a description of its result, or raises CheckFailed or another exception.
 CHECKS: dict[str, Callable[[Settings], str]] = {
     "software": check_software,
@@ -183,4 +197,5 @@ CHECKS: dict[str, Callable[[Settings], str]] = {
     "files": check_stored_files,
     "backbone": check_backbone,
     "decoders": check_decoders,
+    "reading": check_reading,
 }

@@ -156,7 +156,8 @@ def _state(task: TaskDetails) -> str:
     """Describe the final state, or the current stage with its epoch."""
     progress = task.progress
     epoch = "" if progress.epoch is None else f" {progress.epoch}/{progress.epochs}"
-    return task.state if task.state in FINAL_STATES else f"{progress.stage}{epoch}"
+    state = task.state if task.state in FINAL_STATES else f"{progress.stage}{epoch}"
+    return f"{state}, reading {task.reading.done} of {task.reading.total}" if task.reading else state
 
 
 def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:

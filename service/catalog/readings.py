@@ -24,7 +24,7 @@ from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import in_domain, number_edits
 from service.catalog.leases import Lease
 from service.catalog.tables import Passage, Reading, Task, Video
-from service.catalog.video_texts import store_texts
+from service.catalog.video_texts import GIVEN_SOURCES, store_texts
 from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskInterruption
 from service.core.settings import settings
 
@@ -66,7 +66,7 @@ def queue_unread(
         )
         is_unread = [videos, Video.status == "accepted", ~is_queued.exists()]
         if source == "speech" and not with_subtitles:
-            subtitles = Passage.source.in_(("subtitles", "person"))
+            subtitles = Passage.source.in_(GIVEN_SOURCES)
             is_unread.append(
                 ~select(Passage.number).where(Passage.video_vector_id == Video.vector_id, subtitles).exists()
             )

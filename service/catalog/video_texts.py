@@ -30,6 +30,7 @@ _PASSAGE_SECONDS = 30.0  # from the first start to the last end; a longer cue is
 _PASSAGE_CHARS = 2000  # as for a caption
 _PASSAGE_ROWS = 1000  # per INSERT
 _PASSAGE_KEYS = 250  # per SELECT
+GIVEN_SOURCES: tuple[TextSource, ...] = ("person", "subtitles")  # unless the file itself carries them
 _BY_MODELS = {"speech", "screen"}  # sources that a model reads, rather than the file's own streams
 _SIMILAR = 0.5  # ratio of a line on the screen to a corrected one; other lines are shown at the same time
 

@@ -15,12 +15,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.videos import FeedbackDetails, FeedbackPage, FeedbackSpec, VideoDetails, VideoPatch
+from cinestrata_schemas.videos import (
+    CuePatch,
+    FeedbackDetails,
+    FeedbackPage,
+    FeedbackSpec,
+    VideoDetails,
+    VideoPatch,
+)
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
@@ -32,7 +40,7 @@ from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.list_parameters import FeedbackFilters
 from service.core.text_rules import UNSTORABLE
-from service.library.library_listing import read_video
+from service.library.library_listing import get_video, read_video
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task, record
 
@@ -86,6 +94,26 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
             record_change(session, "video.edit", video_id, {"task": task.id, "fields": changed})
             session.flush()
         return read_video(session, video_id)
+
+
+def edit_cue(video_id: str, cue_id: str, patch: CuePatch | None) -> VideoDetails:
+    """Change a timed text of a video, which becomes a person's, or delete it (None); return the video's details.
+
+    Raises:
+        NotFound: The video or the text does not exist. A changed text has another ID.
+        Conflict, InvalidInput: As for :func:`edit_video`.
+    """
+    while True:
+        video = get_video(video_id)
+        cues = [cue for cue in video.transcript if cue.id != cue_id]
+        cue = next((cue for cue in video.transcript if cue.id == cue_id), None)
+        if cue is None:
+            raise NotFound(f"Video {video_id!r} has no text {cue_id!r}. Read the video again.")
+        if patch is not None:
+            changes = {**patch.model_dump(exclude_none=True), "source": "person"}
+            cues.append(cue.model_copy(update=changes))
+        with suppress(PreconditionFailed):  # a reading, or somebody else, has changed the video meanwhile
+            return edit_video(video_id, VideoPatch(transcript=cues), expected_tag=entity_tag(video))
 
 
 def entity_tag(video: VideoDetails) -> str:

@@ -22,6 +22,7 @@ from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cinestrata_schemas.uris import is_source_uri, redact_uri
 from cinestrata_schemas.videos import Cue, VideoDetails, VideoPatch, VideoSummary
 from index.arrays import batches
+from service.catalog.video_texts import GIVEN_SOURCES
 from service.core.errors import NotFound
 from service.tasks.ingestion_checks import normalize_transcript
 
@@ -168,7 +169,7 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
 
 def transcript_digest(cues: Sequence[Cue]) -> str | None:
     """Digest the given texts of a transcript, without those that were read from the video; None without any."""
-    given = [text[:3] for text in normalize_transcript(cues) if text.source in (None, "person", "subtitles")]
+    given = [text[:3] for text in normalize_transcript(cues) if text.source in (None, *GIVEN_SOURCES)]
     text = repr(given).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest() if given else None
 
@@ -277,8 +278,11 @@ class FollowedLibrary:
         for video, (cues, previous) in plan.transcripts.items():
             report_alive()
             with suppress(NotFound):
-                if transcript_digest(self.get_video(video).transcript) in (None, previous):
-                    self.edit_video(video, VideoPatch(transcript=cues))
+                transcript = self.get_video(video).transcript
+                if transcript_digest(transcript) in (None, previous):
+                    read = [cue for cue in transcript if cue.source not in GIVEN_SOURCES]
+                    new = [cue.model_copy(update={"source": "subtitles"}) for cue in cues]
+                    self.edit_video(video, VideoPatch(transcript=[*read, *new]))
 
     def _files_of(self, contents: Sequence[str]) -> Iterator[StoredFile]:
         for batch in batches(contents, _CONTENTS):

@@ -17,7 +17,7 @@ from cinestrata_schemas.videos import MAX_CUES
 from media.timed_texts import FileTexts
 from service.catalog.readings import names_to_read
 from service.catalog.tables import Passage, Reading, Task, Video
-from service.catalog.video_texts import TimedText, store_texts
+from service.catalog.video_texts import GIVEN_SOURCES, TimedText, store_texts
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import validate_edit
 
@@ -35,7 +35,7 @@ def store_file_texts(session: Session, task_id: str, videos: Mapping[Video, File
     ids = [video.vector_id for video in videos]
     readings = session.scalars(select(Reading).where(Reading.video_vector_id.in_(ids))).all()
     carried = {(row.video_vector_id, row.source) for row in readings}
-    of_people = Passage.source.in_(("subtitles", "person"))
+    of_people = Passage.source.in_(GIVEN_SOURCES)
     given = set(
         session.scalars(select(Passage.video_vector_id).where(Passage.video_vector_id.in_(ids), of_people))
     )

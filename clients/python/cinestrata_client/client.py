@@ -88,6 +88,7 @@ class Transfers:
         method: str | None = None,
         settings: Mapping[str, Any] | None = None,
         backbone: str | None = None,
+        read: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskDetails:
         """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
@@ -96,15 +97,13 @@ class Transfers:
             filename: File name of the archive with its extension; default: the file's own.
             method: Learning method; default: the service's.
             backbone: Encoder of frames and texts; default: the service's.
+            read: What to read from the videos; default: the service's.
             idempotency_key: Default: a random one.
         """
-        data = {"name": name}
-        if method is not None:
-            data["method"] = method
+        fields = {"name": name, "method": method, "backbone": backbone, "read": read}
+        data = {field: value for field, value in fields.items() if value is not None}
         if settings is not None:
             data["settings"] = json.dumps(settings)
-        if backbone is not None:
-            data["backbone"] = backbone
         return await _send_archive(self, "/tasks", archive, filename, idempotency_key, data=data)
 
     @Method

@@ -134,6 +134,24 @@ class Operations:
     ) -> videos.VideoDetails:
         """Change captions, metadata or transcript with a JSON Merge Patch (RFC 7396)."""
 
+    @operation("GET", "/videos/{video_id}/transcript")
+    def get_transcript(
+        self,
+        video_id: str,
+        *,
+        format: choice_types.SubtitleFormat | None = None,
+        source: Sequence[choice_types.TextSource] | None = None,
+    ) -> str:
+        """Return a video's timed texts as subtitles."""
+
+    @operation("PATCH", "/videos/{video_id}/transcript/{cue_id}")
+    def edit_cue(self, video_id: str, cue_id: str, body: videos.CuePatch) -> videos.VideoDetails:
+        """Correct a timed text of a video, named by its `id`."""
+
+    @operation("DELETE", "/videos/{video_id}/transcript/{cue_id}")
+    def delete_cue(self, video_id: str, cue_id: str) -> videos.VideoDetails:
+        """Delete a timed text of a video."""
+
     @operation("DELETE", "/videos/{video_id}")
     def delete_video(self, video_id: str) -> videos.DeletionResult:
         """Delete a video."""

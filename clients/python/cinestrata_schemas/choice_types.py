@@ -12,6 +12,7 @@ QueryMode = Literal["pinned", "latest"]
 TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
 # Where a timed text comes from, in order of precedence; a *person* wrote or corrected it.
 TextSource = Literal["person", "subtitles", "chapters", "speech", "screen"]
+SubtitleFormat = Literal["srt", "vtt"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with
 AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones
 ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]

@@ -125,6 +125,16 @@ class VideoPatch(RequestModel):
     )
 
 
+class CuePatch(RequestModel):
+    """Changes to a timed text. Omitted fields keep their value."""
+
+    start: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="Seconds.")
+    end: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Seconds; after the start."
+    )
+    text: str | None = optional("The new text.")
+
+
 class DeletionRequest(RequestModel):
     """Videos to delete."""
 

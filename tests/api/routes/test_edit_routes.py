@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from limits import RateLimitItemPerMinute
 from pydantic import SecretStr
+from sqlalchemy import select
 
 from api.app import create_app
 from api.routes import video_routes
@@ -16,6 +17,9 @@ from cinestrata_schemas.access import KeySpec
 from cinestrata_schemas.choice_types import AccessScope
 from cinestrata_schemas.search import SearchResponse
 from service.access.credentials import create_key
+from service.catalog.database import session_scope
+from service.catalog.tables import Reading, Video
+from service.catalog.video_texts import store_texts
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
@@ -95,6 +99,47 @@ def test_words_of_edits_are_found_by_the_next_search_of_every_process(client: Te
     assert found("zygote") == [[(video, "metadata")]] * 2
     client.patch(f"/videos/{video}", json={"metadata": {"subject": None}})
     assert found("zygote") == [[]] * 2
+
+
+def test_texts_are_corrected_and_written_as_subtitles(
+    client: TestClient, library: list[str], video: str
+) -> None:
+    with session_scope(write=True) as session:
+        (key,) = session.scalars(select(Video.vector_id).where(Video.id == video))
+        session.add(Reading(video_vector_id=key, source="speech", state="done"))
+        heard = [(0.0, 1.5, "a <b>hewn & cry"), (3661.25, 3662.0, "the end --> now")]
+        store_texts(session, {key: {"speech": heard, "screen": [(0.0, 9.0, "EXIT")]}})
+    cues = {cue["text"]: cue["id"] for cue in client.get(f"/videos/{video}").json()["transcript"]}
+    path = f"/videos/{video}/transcript"
+    corrected = client.patch(f"{path}/{cues['a <b>hewn & cry']}", json={"text": "a <b>hue & cry"})
+    assert corrected.headers["etag"] == client.get(f"/videos/{video}").headers["etag"]
+    assert [(cue["text"], cue["source"]) for cue in corrected.json()["transcript"]] == [
+        ("a <b>hue & cry", "person"),
+        ("EXIT", "screen"),
+        ("the end --> now", "speech"),
+    ]
+    vtt = client.get(path)
+    assert vtt.headers["content-type"].startswith("text/vtt")
+    assert vtt.text == (
+        "WEBVTT\n\n1\n00:00:00.000 --> 00:00:01.500\na &lt;b&gt;hue &amp; cry\n\n"
+        "2\n01:01:01.250 --> 01:01:02.000\nthe end --&gt; now\n\n"
+    )
+    srt = client.get(path, params={"format": "srt", "source": ["screen"]})
+    assert srt.text == "1\n00:00:00,000 --> 00:00:09,000\nEXIT\n\n"
+    assert "srt" in srt.headers["content-disposition"]
+    assert client.delete(f"{path}/{cues['the end --> now']}").status_code == 200
+    for answer in (
+        client.delete(f"{path}/{cues['the end --> now']}"),
+        client.patch(f"{path}/{cues['a <b>hewn & cry']}", json={"text": "again"}),
+        client.get("/videos/nobody/transcript"),
+    ):
+        assert answer.status_code == 404
+    assert client.patch(f"{path}/{cues['EXIT']}", json={"end": 0}).status_code == 422
+    with session_scope(write=True) as session:
+        store_texts(session, {key: {"speech": heard}}, is_read=True)
+    shown = [cue["text"] for cue in client.get(f"/videos/{video}").json()["transcript"]]
+    assert shown == ["a <b>hue & cry", "EXIT"]
+    assert client.patch(f"/videos/{video}", json={"transcript": None}).json()["transcript"] == []
 
 
 def test_entity_tag_prevents_lost_updates(client: TestClient, video: str) -> None:

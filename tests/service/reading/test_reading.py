@@ -78,7 +78,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> FakeReader:
 @pytest.fixture
 def domain(catalog: Settings, post_probed: Post) -> str:
     """ID of a learned domain of three videos; its rows exist, but no files of the index."""
-    return mark_learned(post_probed("birds", 3).id)
+    return mark_learned(post_probed("birds", 3, read="file,speech,screen").id)
 
 
 def _names(domain: str) -> list[str]:

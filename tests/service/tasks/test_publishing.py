@@ -47,7 +47,7 @@ def _claimed(claim: lifecycle.Claim | None) -> lifecycle.Claim:
 @pytest.fixture
 def domain(catalog: Settings, post_probed: Post) -> str:
     """ID of a learned domain; its rows exist, but no files of the index."""
-    return mark_learned(post_probed("birds").id)
+    return mark_learned(post_probed("birds", read="speech,screen").id)
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def test_published_task_is_ready(
     catalog: Settings, post_probed: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readings, "available_sources", lambda _: dict.fromkeys(readings.MODEL_SOURCES))
-    first, second = post_probed("first"), post_probed("second", read="off")
+    first, second = post_probed("first", read="speech,screen"), post_probed("second", read="off")
     assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, release_order=0)) == 1
     assert _publish(second.id, 3, _recall(first.id, 0.7), _recall(second.id, 0.8)) == 2
     view = commands.get_task(second.id)
