@@ -38,6 +38,7 @@ class Folder:
         for name, content in files.items():
             self._write(name, content.encode() if isinstance(content, str) else content)
         listing = read_videos(self._path, **options)
+        listing.require_all()
         self.printed = " ".join(self._capsys.readouterr().out.split())
         return {video.uri: video for video in listing.videos}
 
