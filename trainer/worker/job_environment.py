@@ -83,6 +83,7 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
     Args:
         frames: Frames per video; None for the backbone's own number.
     """
+    load_worker_backbone.cache_clear()  # before another is loaded: memory may not hold two
     if threads:
         torch.set_num_threads(threads)
     return load_backbone(name, frames).to(compute_device("auto"))

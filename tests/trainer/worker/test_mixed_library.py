@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +165,20 @@ def test_backbone_that_cannot_be_used_is_refused(library: Any, name: str, messag
     with pytest.raises(InvalidInput, match=message) as refused:
         commands.create_task(spec)
     assert [error.field for error in refused.value.errors] == ["backbone"]
+
+
+def test_worker_drops_its_backbone_before_it_loads_another(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = weakref.ref(job_environment.load_worker_backbone("tiny", 2, 1))
+    alive: list[bool] = []
+
+    def record_load(name: str, frames: int | None) -> Any:
+        gc.collect()
+        alive.append(first() is not None)
+        return SimpleNamespace(to=lambda device: name)
+
+    monkeypatch.setattr(job_environment, "load_backbone", record_load)
+    assert job_environment.load_worker_backbone("small", 2, 1) == "small"
+    assert job_environment.load_worker_backbone("small", 2, 1) == "small"
+    assert alive == [False]
