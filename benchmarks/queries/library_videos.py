@@ -100,11 +100,12 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def hide_videos(library: Library, seed: int, share: float = 0.2) -> Library:
+def hide_videos(library: Library, seed: int, share: float = 0.2, fold: int = 0) -> Library:
     """Hide the captions of a share of the videos, and shuffle the domains. Seed 0 keeps them in order of name.
 
     Hidden are the videos whose file name has a SHA-256 that modulo 100 is less than 100 times the share; for a fifth,
-    one that is a multiple of 5. The same videos are hidden in every seed, and two keep their captions in any case.
+    one that is a multiple of 5. Another fold hides others: its number is subtracted first. The same videos are hidden
+    in every seed, and two keep their captions in any case.
     """
     modulus = 5 if share == 0.2 else 100
     rng = random.Random(seed)
@@ -115,7 +116,7 @@ def hide_videos(library: Library, seed: int, share: float = 0.2) -> Library:
     for name in order:
         videos = library[name]
         places = {
-            video.id: int(hashlib.sha256(video.file.name.encode()).hexdigest(), 16) % modulus
+            video.id: (int(hashlib.sha256(video.file.name.encode()).hexdigest(), 16) - fold) % modulus
             for video in videos
             if video.captions
         }

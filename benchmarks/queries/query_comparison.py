@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -159,7 +160,7 @@ def compare_on_queries(
 
         def answer(plan: Plan) -> ServedAnswers:
             texts, folder = [query.text for query in plan.queries], work / plan.name
-            options = {"folder": folder, "media": media, "cache": cache}
+            options: dict[str, Any] = {"folder": folder, "media": media, "cache": cache}
             served = serve(plan.library, plan.questions, texts, backbone=backbone, method=method, **options)
             shutil.rmtree(folder)
             report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")

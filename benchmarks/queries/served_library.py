@@ -35,7 +35,6 @@ from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
 from service.search.text_search.executor import start_searches
-from service.storage.library_backbone import library_backbone
 from service.tasks import commands
 from trainer.worker.job_environment import load_worker_backbone
 from trainer.worker.learning_job import run_learning_job
@@ -79,9 +78,13 @@ def serve(
     media: Path,
     cache: Path,
     backbone: str,
-    method: str | None,
+    method: str | None = None,
+    backbones: Mapping[str, str] | None = None,
 ) -> ServedAnswers:
-    """Ingest a library in a process of its own, and search it; raise ProtocolError if a domain cannot be learned."""
+    """Ingest a library in a process of its own, and search it; raise ProtocolError if a domain cannot be learned.
+
+    ``backbones`` are those of domains that have another one.
+    """
     specification = {
         "domains": {
             name: [
@@ -100,6 +103,7 @@ def serve(
         "texts": texts,
         "cache": str(cache.absolute()),
         "method": method,
+        "backbones": dict.fromkeys(library, backbone) | dict(backbones or {}),
     }
     folder.mkdir(parents=True)
     (folder / "library.json").write_text(json.dumps(specification))
@@ -121,14 +125,18 @@ def serve(
     return ServedAnswers(answers, stored["videos"], *np.load(folder / "scores.npy"))
 
 
-def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | None, cache: Path) -> None:
+def _ingest(
+    domains: Mapping[str, Sequence[Mapping[str, Any]]],
+    method: str | None,
+    backbones: Mapping[str, str],
+    cache: Path,
+) -> None:
     """Learn the domains in order with the workers' jobs."""
     upgrade(settings())
-    remember_outputs(
-        load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads), cache
-    )
+    for backbone in dict.fromkeys(backbones.values()):
+        remember_outputs(load_worker_backbone(backbone, settings().frames, settings().torch_threads), cache)
     for name, videos in domains.items():
-        specification = {"name": name, "method": method, "videos": videos}
+        specification = {"name": name, "method": method, "backbone": backbones[name], "videos": videos}
         task = commands.create_task(TaskSpec.model_validate(specification)).task
         probe(task.id)
         run_learning_job(task.id)
@@ -182,7 +190,12 @@ def main(folder: Path) -> None:
     """Ingest the library in a folder, and write its answers."""
     specification = json.loads((folder / "library.json").read_text())
     configure_logging("console", "ERROR")
-    _ingest(specification["domains"], specification["method"], Path(specification["cache"]))
+    _ingest(
+        specification["domains"],
+        specification["method"],
+        specification["backbones"],
+        Path(specification["cache"]),
+    )
     engine = SearchEngine()
     engine.snapshots.refresh()
     answers = _search(engine, [Question(*question) for question in specification["questions"]])
