@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import run_first_blocks
 from trainer.methods.base import Method
-from trainer.task_data import Clip, load_frames, open_frames
+from trainer.task_data import Clip, load_frames, open_frames, pinned, read_ahead
 
 log = structlog.get_logger(__name__)
 
@@ -38,17 +37,13 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoad
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     has_frozen_part = blocks > 0 or method.backbone.has_frozen_network
     if budget == 0 or method.needs_frames or not has_frozen_part:
-        with ThreadPoolExecutor(1, thread_name_prefix="videos") as thread:
-            yield VideoLoader(method.backbone, thread)
+        yield VideoLoader(method.backbone)
         return
     folder = folder or Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
     budget = min(budget, shutil.disk_usage(folder).free // 2)  # checkpoints and catalog need disk space too
-    with (
-        tempfile.TemporaryFile(dir=folder) as file,
-        ThreadPoolExecutor(1, thread_name_prefix="videos") as thread,
-    ):
-        yield _TokenCache(method.backbone, thread, blocks, file.fileno(), budget)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        yield _TokenCache(method.backbone, blocks, file.fileno(), budget)
 
 
 class VideoLoader:
@@ -57,8 +52,8 @@ class VideoLoader:
     The thread does nothing random and computes nothing on the device, so the learned bits do not depend on its pace.
     """
 
-    def __init__(self, backbone: Backbone, thread: Executor) -> None:
-        self._backbone, self._thread = backbone, thread
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
 
     def load(self, steps: Iterable[Sequence[Clip]]) -> Iterator[Tensor]:
         """Load each step's frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` onto the device.
@@ -66,33 +61,24 @@ class VideoLoader:
         Raises:
             FramesMissing: See :func:`trainer.task_data.open_frames`; raised when the step is due.
         """
-        ahead: tuple[Sequence[Clip], Future[Any]] | None = None
-        for clips in steps:
-            current, ahead = ahead, (clips, self._thread.submit(self._read, clips))
-            if current:
-                yield self._complete(current[0], current[1].result())
-        if ahead:
-            yield self._complete(ahead[0], ahead[1].result())
+        for clips, read in read_ahead(steps, self._read):
+            yield self._complete(clips, read)
 
     def _read(self, clips: Sequence[Clip]) -> Any:
         """Read files, in the thread."""
-        return self._pinned(load_frames(clips))
+        return pinned(load_frames(clips))
 
     def _complete(self, clips: Sequence[Clip], read: Any) -> Tensor:
         """Move to the device what :meth:`_read` has read."""
         frames: Tensor = read
         return frames.to(self._backbone.device, non_blocking=True)
 
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        """Copy to pinned pages, which the GPU reads by itself, so that the step does not wait for the transfer."""
-        return tensor.pin_memory() if self._backbone.device.type == "cuda" else tensor
-
 
 class _TokenCache(VideoLoader):
     """Loader of tokens after the frozen blocks, which a file keeps one video after the other."""
 
-    def __init__(self, backbone: Backbone, thread: Executor, blocks: int, file: int, budget: int) -> None:
-        super().__init__(backbone, thread)
+    def __init__(self, backbone: Backbone, blocks: int, file: int, budget: int) -> None:
+        super().__init__(backbone)
         self._blocks = blocks
         self._file, self._budget = file, budget
         self._offsets: dict[Path, tuple[int, Tensor]] = {}  # and an empty tensor with shape and type
@@ -104,7 +90,7 @@ class _TokenCache(VideoLoader):
         # Open cached videos too: missing frames may belong to a deleted video, which must end the training.
         for clip, frames in zip(clips, open_frames(clips), strict=True):
             tokens = self._cached(clip.frames_path)
-            videos.append(torch.from_numpy(frames.copy()) if tokens is None else self._pinned(tokens))
+            videos.append(torch.from_numpy(frames.copy()) if tokens is None else pinned(tokens))
         return videos
 
     def _complete(self, clips: Sequence[Clip], read: Any) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -146,6 +147,30 @@ def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, li
 def load_frames(clips: Sequence[Clip]) -> Tensor:
     """Read the cached frames of several videos, ``uint8 [n, M, H, W, 3]``."""
     return torch.from_numpy(np.stack(open_frames(clips)))
+
+
+def read_ahead(
+    groups: Iterable[Sequence[Clip]], read: Callable[[Sequence[Clip]], Any] | None = None
+) -> Iterator[tuple[Sequence[Clip], Any]]:
+    """Read each group's frames in a thread while the one before is used; errors are raised when the group is due.
+
+    Args:
+        read: What to read of a group; by default its frames ``uint8 [n, M, H, W, 3]``, see :func:`pinned`.
+    """
+    read = read or (lambda clips: pinned(load_frames(clips)))
+    with ThreadPoolExecutor(1, thread_name_prefix="videos") as thread:
+        ahead: tuple[Sequence[Clip], Future[Any]] | None = None
+        for clips in groups:
+            current, ahead = ahead, (clips, thread.submit(read, clips))
+            if current:
+                yield current[0], current[1].result()
+        if ahead:
+            yield ahead[0], ahead[1].result()
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """Copy to pinned pages, which a GPU reads by itself, so that no step waits for the transfer."""
+    return tensor.pin_memory() if torch.cuda.is_available() else tensor
 
 
 def open_frames(clips: Sequence[Clip]) -> list[Frames]:

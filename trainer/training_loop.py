@@ -29,7 +29,7 @@ from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
 from trainer.process_group import ALONE, ProcessGroup
-from trainer.task_data import StoredVectors, TaskData, draw_batches, load_frames
+from trainer.task_data import StoredVectors, TaskData, draw_batches, read_ahead
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.training_memory import plan_memory, return_freed_memory
 
@@ -204,8 +204,8 @@ def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingPr
     clips = task.observed(method.config.max_videos)
     size = method.config.batch_size
     results = _StepResults(1, math.ceil(len(clips) / size), report)
-    for chunk in batches(clips, size):
-        method.observe(load_frames(chunk), [clip.captions for clip in chunk])
+    for chunk, frames in read_ahead(batches(clips, size)):
+        method.observe(frames, [clip.captions for clip in chunk])
         results.count_step(None, len(chunk))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from index.arrays import Ids, Vectors, batches, moment_ids
 from media import FrameSize, MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
-from trainer.task_data import Clip, load_frames
+from trainer.task_data import Clip, read_ahead
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
 
@@ -39,8 +39,8 @@ def embed_clips(
         FramesMissing: The frames of a video are gone; the message names the video.
     """
     parts: list[Vectors] = []
-    for chunk in batches(clips, _BATCH):
-        parts.append(encode(load_frames(chunk)).float().cpu().numpy())
+    for _, frames in read_ahead(batches(clips, _BATCH)):
+        parts.append(encode(frames).float().cpu().numpy())
         report(sum(map(len, parts)))
     return np.concatenate(parts)
 

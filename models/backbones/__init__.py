@@ -1,11 +1,12 @@
 """Pre-trained dual encoders, their tokenizers, and how their towers run."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from models.backbones.open_clip_files import OPEN_CLIP_PREFIX, read_open_clip
 from models.errors import BackboneUnavailable
 
-Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
+Precision = Literal["float32", "bfloat16"]  # of a tower's products; settings import it without torch
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SMALL_NAMES = ("small", "lite2")  # backbones of one implementation, with weights from packages
 TRANSFORMERS_PREFIX = "transformers:"  # of the names of transformers backbones
 

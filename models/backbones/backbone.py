@@ -38,6 +38,7 @@ class Backbone(nn.Module, ABC):
         padding: Token ID after the end of a text.
         fingerprint: Digest of weights, architecture and preprocessing at construction.
         query_precision: Precision of the text tower's matrix products for queries. Weights and vectors stay float32.
+        image_precision: Precision of a frozen encoder's image tower.
     """
 
     has_open_blocks: ClassVar[bool]
@@ -67,6 +68,7 @@ class Backbone(nn.Module, ABC):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
         self.fingerprint = self.compute_fingerprint()
         self.query_precision: Precision = "float32"
+        self.image_precision: Precision = "float32"
         self.requires_grad_(False).eval()
 
     # -- properties -------------------------------------------------------------------------------------
@@ -110,11 +112,17 @@ class Backbone(nn.Module, ABC):
         """Name and version of the library that runs the frozen towers."""
         return f"torch {torch.__version__}"
 
+    @property
+    def image_fingerprint(self) -> str:
+        """Fingerprint of what video encoders use, which depends on the precision."""
+        return self.fingerprint + (f":{self.image_precision}" if self.image_precision != "float32" else "")
+
     # -- frames -----------------------------------------------------------------------------------------
 
     def pixels(self, frames: Tensor) -> Tensor:
         """Normalize frames ``uint8 [n, M, H, W, 3]`` to pixels ``[n·M, 3, H, W]``."""
-        pixels = frames.flatten(0, 1).permute(0, 3, 1, 2).to(self.device, self.mean.dtype)
+        moved = frames.to(self.device, non_blocking=True)  # as bytes, a quarter of the floats
+        pixels = moved.flatten(0, 1).permute(0, 3, 1, 2).to(self.mean.dtype)
         return (pixels - self.mean) / self.std
 
     def embed_frames(self, frames: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.tower_computation import forward_precision
+from models.backbones.tower_computation import forward_precision, mixed_precision
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 log = structlog.get_logger(__name__)
@@ -102,10 +102,21 @@ class FrozenEncoder(Backbone):
     @torch.no_grad()
     def frame_vectors(self, frames: Tensor) -> Tensor:
         """Embed frames ``uint8 [n, M, H, W, 3]`` to ``float32 [n, M, dim]`` without normalization."""
-        parts = torch.split(frames.flatten(0, 1), _CHUNKS.get(self.device.type, 8))
-        with forward_precision(self.device):
-            vectors = torch.cat([self._embed_images(self.pixels(part[None])).float() for part in parts])
+        with mixed_precision(enabled=self.image_precision == "bfloat16"), forward_precision(self.device):
+            vectors = self._embed_within(frames.flatten(0, 1), _CHUNKS.get(self.device.type, 8))
         return vectors.view(*frames.shape[:2], -1)
+
+    def _embed_within(self, frames: Tensor, size: int) -> Tensor:
+        """Embed frames in passes of ``size``, or of fewer if the memory is too small."""
+        try:
+            parts = [
+                self._embed_images(self.pixels(part[None])).float() for part in torch.split(frames, size)
+            ]
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            return self._embed_within(frames, size // 2)
+        return torch.cat(parts)
 
     def video_features(self, frames: Tensor) -> Tensor:
         return self.frame_vectors(frames).mean(dim=1)

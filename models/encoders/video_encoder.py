@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from models.adapters.analytic_maps import AnalyticVideoMap, VectorLayout
+from models.backbones import PRECISIONS, Precision
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import VideoLoader, encoder_family, select_video_tensors
 from models.encoders.tower_forward import encode_frames
@@ -51,6 +52,7 @@ class VideoEncoder:
         self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._releases: OrderedDict[str, ReleaseState] = OrderedDict()  # video side alone, by fingerprint
+        self._precisions: dict[str, Precision] = {}  # of the image tower, by fingerprint
         self._loaders: dict[str, VideoLoader] = {}  # by kind of release
 
     @torch.inference_mode()
@@ -94,16 +96,23 @@ class VideoEncoder:
         """Look up the video side of the release that made a task's shard, and verify its fingerprint."""
         if fingerprint in self._releases:
             self._releases.move_to_end(fingerprint)
+            self._backbone.image_precision = self._precisions[fingerprint]
             return self._releases[fingerprint]
         if task not in self._pinned:
             raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
         release = select_video_tensors(self._pinned[task])
-        backbone = self._backbone
-        actual = video_fingerprint(backbone.fingerprint, backbone.dim, release.frames, release.tensors)
-        if actual != fingerprint:
+        backbone, actual = self._backbone, list[str]()
+        for precision in PRECISIONS:
+            backbone.image_precision = self._precisions[fingerprint] = precision
+            actual.append(
+                video_fingerprint(backbone.image_fingerprint, backbone.dim, release.frames, release.tensors)
+            )
+            if actual[-1] == fingerprint:
+                break
+        else:
             raise ReleaseError(
                 f"the release that made the shard of task {task!r} lacks the video encoder that embedded it "
-                f"(fingerprint {fingerprint[:12]}, found {actual[:12]})"
+                f"(fingerprint {fingerprint[:12]}, found {actual[0][:12]})"
             )
         self._releases[fingerprint] = release
         while len(self._releases) > 1 and self.cached_bytes > self._cache_bytes:

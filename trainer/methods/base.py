@@ -249,7 +249,7 @@ class Method(ABC):
     def fingerprint(self) -> str:
         """Compute the fingerprint that identifies the current video encoder."""
         backbone, tensors = self.backbone, to_arrays(self.video_tensors())
-        return video_fingerprint(backbone.fingerprint, backbone.dim, backbone.spec.frames, tensors)
+        return video_fingerprint(backbone.image_fingerprint, backbone.dim, backbone.spec.frames, tensors)
 
     def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
         """Open a query encoder with the current weights.

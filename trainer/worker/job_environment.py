@@ -16,7 +16,7 @@ from cinestrata_schemas.problems import Action
 from index.errors import ShardStoreError, StoreUnavailable
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.tower_computation import compute_device
+from models.backbones.tower_computation import compute_device, has_fast_bfloat16
 from models.errors import ModelError, NotEnoughMemory
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
@@ -66,6 +66,10 @@ def task_backbone(task_id: str) -> Backbone:
     backbone = load_worker_backbone(backbone_of_task(task_id), settings().frames, settings().torch_threads)
     # Evaluation encodes queries in the same precision as the query service.
     backbone.query_precision = settings().query_precision
+    is_fast = (
+        not backbone.has_open_blocks and backbone.device.type == "cuda" and has_fast_bfloat16(backbone.device)
+    )
+    backbone.image_precision = "bfloat16" if is_fast else "float32"
     return backbone
 
 

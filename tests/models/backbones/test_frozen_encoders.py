@@ -39,6 +39,7 @@ from benchmarks.rivals import start_method
 from media.pyav_decoding import fit_picture
 from models.backbones import has_open_blocks
 from models.backbones.backbone_loading import frame_spec, load_backbone
+from models.backbones.frozen_encoder import FrozenEncoder
 from models.encoders.encoder_registry import (
     load_query_backbone,
     open_query_encoder,
@@ -47,7 +48,7 @@ from models.encoders.encoder_registry import (
 )
 from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.encoders.video_encoder import VideoEncoder
-from models.errors import BackboneUnavailable, BackboneUnsupported
+from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
 from models.releases.release_files import write_release
 from service.core.settings import METHOD_NAMES
 from service.tasks.ingestion_checks import find_method_error
@@ -369,6 +370,43 @@ def test_frozen_videos_are_encoded_with_their_features(tmp_path: Path) -> None:
     torch.testing.assert_close(method.encode_videos(frames), expected, atol=1e-6, rtol=0)
     with pytest.raises(BackboneUnsupported, match="frozen encoder"):
         _ = backbone.visual_blocks
+
+
+def test_shard_is_continued_in_the_precision_that_embedded_it(tmp_path: Path) -> None:
+    backbone, again = (load_backbone(write_cut("vit", tmp_path), 2) for _ in range(2))
+    frames = random_frames(0, 2, 2, size=32)
+    vectors = {}
+    for backbone.image_precision in ("float32", "bfloat16"):
+        method = start_method("zero_shot", backbone, {}, None)
+        vectors[method.fingerprint()] = method.encode_videos(frames).numpy()
+        method.record_task("one", "one", [])
+    exact, rounded = vectors.values()
+    assert 0 < np.abs(exact - rounded).max() < 0.01
+    for fingerprint, expected in [*vectors.items()] * 2:
+        encoder = VideoEncoder(again, {"one": fingerprint}, {"one": method.release()})
+        for _ in range(2):
+            np.testing.assert_array_equal(encoder.encode(frames, ["one"])[:, 0], expected)
+    with pytest.raises(ReleaseError, match="lacks the video encoder that embedded it"):
+        VideoEncoder(again, {"one": "f" * 64}, {"one": method.release()}).encode(frames, ["one"])
+
+
+def test_frames_pass_in_smaller_parts_where_memory_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load_backbone(write_cut("vit", tmp_path), 2)
+    assert isinstance(backbone, FrozenEncoder)
+    frames, embed = random_frames(0, 2, 2, size=32), backbone._embed_images
+    expected = backbone.video_features(frames)
+    for most in (1, 0):
+
+        def embed_few(pixels: torch.Tensor, most: int = most) -> torch.Tensor:
+            if len(pixels) > most:
+                raise torch.OutOfMemoryError
+            return embed(pixels)
+
+        monkeypatch.setattr(backbone, "_embed_images", embed_few)
+        with nullcontext() if most else pytest.raises(torch.OutOfMemoryError):
+            torch.testing.assert_close(backbone.video_features(frames), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["siglip", "hf-text"])
