@@ -25,24 +25,15 @@ class TimedText(NamedTuple):
 
 @dataclass
 class FileTexts:
-    """The texts and facts that a video file carries besides pictures and sound.
+    """The texts and facts that a video file carries besides pictures and sound."""
 
-    Attributes:
-        subtitles: The best text subtitle stream.
-        tags: Title, description and the like, by lower-case name.
-        created: ISO 8601 time.
-        camera: Maker and model.
-        language: Of the subtitles, as the file states it.
-        notes: What is in the file but not read.
-    """
-
-    subtitles: list[TimedText] = field(default_factory=list)
+    subtitles: list[TimedText] = field(default_factory=list)  # the best text subtitle stream
     chapters: list[TimedText] = field(default_factory=list)
-    tags: dict[str, str] = field(default_factory=dict)
-    created: str | None = None
-    camera: str | None = None
-    language: str | None = None
-    notes: list[str] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)  # title, description and the like, by lower-case name
+    created: str | None = None  # ISO 8601 time
+    camera: str | None = None  # maker and model
+    language: str | None = None  # of the subtitles, as the file states it
+    notes: list[str] = field(default_factory=list)  # what is in the file but not read
 
     def __post_init__(self) -> None:
         # JSON has turned them into lists.

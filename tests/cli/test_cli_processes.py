@@ -296,7 +296,7 @@ def test_service_after_a_killed_one_has_a_broker_of_its_own(
     start_service: Callable[[Path], list[ChildProcess]],
 ) -> None:
     monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
-    monkeypatch.setattr("cli.embedded.up_command.wait_until_up", lambda *_: True)
+    monkeypatch.setattr("cli.embedded.data_folder.wait_until_up", lambda *_: True)
     started = {child.name: child for child in start_service(tmp_path)}
     assert "redis" in started
     assert started["worker-gpu"].env["CINESTRATA_REDIS_URL"].startswith("redis+socket://")
