@@ -129,19 +129,15 @@ def require_upgradable(session: Session, domain: Task, upgrade: Task) -> None:
         )
 
 
-def _require_complete(session: Session, domain: Task, manifest: Manifest) -> None:
-    _require_in_catalog(session, domain, manifest)
-    if manifest.shards[domain.id].release != domain.release_id:
-        raise Conflict(f"An upgrade of {domain.name!r} was not undone completely; undo it again.")
-
-
-def _require_in_catalog(session: Session, domain: Task, manifest: Manifest) -> None:
+def _require_complete(session: Session, domain: Task, manifest: Manifest, *, undoes: bool = False) -> None:
     if lacks_upgrade(domain, manifest):
         upgrade = last_upgrade(session, domain.id)
         raise Conflict(
             f"The upgrade {upgrade} of {domain.name!r} is published, but not complete; retry it first.",
             remedy=Action(name="retry_task", id=upgrade),
         )
+    if manifest.shards[domain.id].release != domain.release_id and not undoes:
+        raise Conflict(f"An upgrade of {domain.name!r} was not undone completely; undo it again.")
 
 
 def _require_no_unfinished(session: Session, domain: Task, kind: Any, name: str) -> None:
@@ -171,7 +167,7 @@ def undo_upgrade(task_id: str) -> TaskDetails:
             raise Conflict(f"The domain {domain.name!r} has no upgrade that can be undone.")
         row, before = upgrade.upgrade_order, upgrade.undo["columns"]
         store, manifest = library_store(settings()), index_manifest.read_manifest()
-        _require_in_catalog(session, domain, manifest)
+        _require_complete(session, domain, manifest, undoes=True)
         # After a kill, the index may have the previous shard already. Appends then wait for the catalog.
         is_interrupted = manifest.shards[domain.id].release == before["release_id"]
         if not is_interrupted:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from cinestrata_schemas.tasks import Drift, TaskProgress, UpgradeOutcome
@@ -187,9 +187,6 @@ def shard_columns(segments: Sequence[SegmentEntry]) -> dict[str, Any]:
     return {**columns, "release_id": first.release, **sums}
 
 
-_UNDONE_COLUMNS = ("release_id", "method", "settings", "backbone", "trained")
-
-
 def find_undoable(session: Session, domain_id: str) -> Task | None:
     """Find the upgrade of a domain that can be undone: at most the last one that was published."""
     return session.scalar(select(Task).where(Task.target_id == domain_id, Task.undo.is_not(None)))
@@ -200,10 +197,6 @@ def settle_upgrade(session: Session, domain_id: str, status: str) -> None:
     if (task := find_undoable(session, domain_id)) is not None:
         task.undo = None
         task.progress = {**task.progress, "upgrade": {**task.progress["upgrade"], "status": status}}
-
-
-def _appended_to(domain: Task) -> ColumnElement[bool]:
-    return (Video.task_id == domain.id) & (Video.effective_split == "appended")
 
 
 class Publication(_OpenPublication):
@@ -291,11 +284,12 @@ class Publication(_OpenPublication):
             queries=after.queries if after else None,
         )
         settle_upgrade(session, domain.id, "accepted")  # the index keeps only the last replaced shard
-        appended = session.scalars(select(Video.vector_id).where(_appended_to(domain))).all()
-        columns = {name: getattr(domain, name) for name in _UNDONE_COLUMNS}
-        task.undo = {"columns": columns, "appended": list(appended)}
+        is_appended = (Video.task_id == domain.id) & (Video.effective_split == "appended")
+        appended = session.scalars(select(Video.vector_id).where(is_appended)).all()
+        names = ("release_id", "method", "settings", "backbone", "trained")
+        task.undo = {"columns": {name: getattr(domain, name) for name in names}, "appended": [*appended]}
         domain.method, domain.settings, domain.backbone = task.method, dict(task.settings), task.backbone
-        session.execute(update(Video).where(_appended_to(domain)).values(effective_split="train"))
+        session.execute(update(Video).where(is_appended).values(effective_split="train"))
         domain.counts = count_task_videos(session, domain.id)
         domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
         words = f"Upgraded from {outcome.backbone} to {domain.backbone}, method {domain.method}."
