@@ -8,28 +8,30 @@ because it knows what a person has corrected.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, func, insert, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import TextSource
 from cinestrata_schemas.tasks import ReadingProgress
-from media.reading import SourceReading, VideoReading, available_sources
+from index.arrays import batches
+from media.reading import VideoReading, available_sources
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import in_domain, number_edits
 from service.catalog.leases import Lease
 from service.catalog.tables import Passage, Reading, Task, Video
-from service.catalog.video_texts import GIVEN_SOURCES, store_texts
+from service.catalog.video_texts import GIVEN_SOURCES, TimedText, store_texts
 from service.core.errors import CinestrataError, LeaseLost, SourceUnavailable, TaskInterruption
 from service.core.settings import settings
 
 MODEL_SOURCES: tuple[TextSource, ...] = ("speech", "screen")
-_BATCH_VIDEOS = 8  # per claim
+_BATCH_ROWS = 16  # per claim
+_INSERTED_ROWS = 1000  # per statement
 _MAX_ATTEMPTS = 3  # of a video that may kill the worker
 _PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
 # Not a parameter, so that both databases use the index of pending rows.
@@ -48,66 +50,36 @@ def model_sources(read: str | None) -> list[TextSource]:
 
 
 def queue_unread(
-    session: Session,
-    videos: ColumnElement[bool],
-    sources: Collection[TextSource],
-    *,
-    with_subtitles: bool = False,
+    session: Session, videos: ColumnElement[bool], sources: Iterable[TextSource], *, subtitled: bool = False
 ) -> None:
     """Queue videos for reading that were not queued before.
 
     Args:
         videos: Condition for the videos; only accepted ones are read.
-        with_subtitles: Whether to transcribe the speech of videos with subtitles, too.
+        subtitled: Whether to transcribe the speech of videos with subtitles, too.
     """
     for source in sources:
-        is_queued = select(Reading.state).where(
-            Reading.video_vector_id == Video.vector_id, Reading.source == source
+        of_video = Reading.video_vector_id == Video.vector_id, Reading.source == source
+        unread = select(Video.vector_id).where(
+            videos, Video.status == "accepted", ~select(Reading.source).where(*of_video).exists()
         )
-        is_unread = [videos, Video.status == "accepted", ~is_queued.exists()]
-        if source == "speech" and not with_subtitles:
-            subtitles = Passage.source.in_(GIVEN_SOURCES)
-            is_unread.append(
-                ~select(Passage.number).where(Passage.video_vector_id == Video.vector_id, subtitles).exists()
-            )
-        row = {"state": "pending", "attempts": 0, "corrected": [], "fencing_token": 0}
-        columns = [literal(value, Reading.__table__.c[name].type) for name, value in row.items()]
-        unread = select(Video.vector_id, literal(source), *columns).where(*is_unread)
-        session.execute(insert(Reading).from_select(["video_vector_id", "source", *row], unread))
+        if source == "speech" and not subtitled:
+            given = Passage.video_vector_id == Video.vector_id, Passage.source.in_(GIVEN_SOURCES)
+            unread = unread.where(~select(Passage.number).where(*given).exists())
+        for batch in batches(session.scalars(unread).all(), _INSERTED_ROWS):
+            session.execute(insert(Reading), [{"video_vector_id": key, "source": source} for key in batch])
 
 
-def queue_again(
-    session: Session,
-    domain_id: str,
-    sources: Collection[TextSource],
-    states: Sequence[str],
-    model: str | None,
+def change_readings(
+    session: Session, domain_id: str, sources: Iterable[TextSource], states: Sequence[str], **values: object
 ) -> None:
-    """Queue the videos of a domain again whose reading is in one of some states; with another speech model."""
-    _change(
-        session,
-        domain_id,
-        Reading.source.in_(sources) & Reading.state.in_(states),
-        state="pending",
-        attempts=0,
-    )
-    if model is not None and "speech" in sources:
-        _change(session, domain_id, (Reading.source == "speech") & _IS_PENDING, model=model)
-
-
-def cancel_readings(session: Session, domain_id: str) -> None:
-    """Take all videos of a domain from the queue. A worker that reads one of them stores nothing."""
-    _change(session, domain_id, _IS_PENDING, state="cancelled")
-
-
-def _change(session: Session, domain_id: str, which: ColumnElement[bool], **values: object) -> None:
-    """Change readings of a domain, and revoke their leases."""
+    """Change a domain's readings in some states. A worker that reads one of the videos stores nothing."""
     videos = select(Video.vector_id).where(in_domain(domain_id), Video.status == "accepted")
-    lease = {"lease_owner": None, "lease_expires_at": None, "fencing_token": secrets.randbits(62)}
+    revoked = {"lease_owner": None, "lease_expires_at": None, "fencing_token": 0}
     session.execute(
         update(Reading)
-        .where(which, Reading.video_vector_id.in_(videos), Reading.source.in_(MODEL_SOURCES))
-        .values(values | lease)
+        .where(Reading.source.in_(sources), Reading.state.in_(states), Reading.video_vector_id.in_(videos))
+        .values(values | revoked)
         .execution_options(synchronize_session=False)
     )
 
@@ -120,13 +92,13 @@ def read_progress(
     is_read = Reading.source.in_(MODEL_SOURCES) & (Reading.state != "cancelled") & Video.copy_of.is_(None)
     rows = select(Video.task_id).join(Reading).where(is_read)
     progress: dict[str, ReadingProgress] = {}
+    videos = func.count(Reading.video_vector_id.distinct())
     if only_unfinished and session.scalar(select(Reading.source).where(_IS_PENDING).limit(1)) is None:
         return progress
     for chunk in id_chunks(list(domain_ids)):
         asked = rows.where(Video.task_id.in_(chunk))
         if only_unfinished:
             asked = asked.where(Video.task_id.in_(session.scalars(asked.where(_IS_PENDING).distinct()).all()))
-        videos = func.count(Reading.video_vector_id.distinct())
         counts = asked.add_columns(
             videos,
             videos.filter(_IS_PENDING),
@@ -160,7 +132,6 @@ class ReadingClaim:
         self.jobs = jobs
         self._is_own = _IS_PENDING & (Reading.fencing_token == token)
         self._lease = Lease(f"Reading by {owner}", token, Reading.lease_expires_at, self._is_own)
-        self._remaining = {job.vector_id for job in jobs}
 
     def tick(self) -> None:
         """Report that the reading advances; raise LeaseLost or WorkerStopping."""
@@ -173,24 +144,19 @@ class ReadingClaim:
             session.scalars(of_task.with_for_update(of=Task)).all()  # transactions lock tasks first
             of_video = Reading.video_vector_id == job.vector_id
             rows = session.scalars(select(Reading).where(of_video, self._is_own).with_for_update()).all()
-            texts: dict[TextSource, list[tuple[float, float, str]]] = {}
+            texts: dict[TextSource, Sequence[TimedText]] = {}
             for row in rows:
-                result: SourceReading = reading[row.source]
+                result = reading[row.source]
                 row.state, row.note = "failed" if result.failed else "done", result.note
                 row.lease_owner = row.lease_expires_at = None
                 if not result.failed:
                     row.model = result.model or None
-                    texts[row.source] = [
-                        (float(start), float(end), text) for start, end, text in result.texts
-                    ]
+                    texts[row.source] = result.texts
             session.flush()
             stored = Passage.video_vector_id == job.vector_id, Passage.source.in_(list(texts))
             if any(texts.values()) or session.scalar(select(func.count()).where(*stored)):
                 store_texts(session, {job.vector_id: texts}, is_read=True)
                 number_edits(session, [job.vector_id])
-        self._remaining.discard(job.vector_id)
-        if not self._remaining:
-            self._lease.end()
 
     def __enter__(self) -> Self:
         self._lease.__enter__()
@@ -203,18 +169,14 @@ class ReadingClaim:
         self._lease.__exit__(kind, error, trace)
         if isinstance(error, LeaseLost):
             return
-        is_counted = error is not None and not isinstance(error, (TaskInterruption, SourceUnavailable))
+        is_innocent = error is None or isinstance(error, (TaskInterruption, SourceUnavailable))
+        pause = timedelta(seconds=_PAUSE_SECONDS if isinstance(error, SourceUnavailable) else 0)
         with suppress(CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
-            until = now(session) + timedelta(seconds=_PAUSE_SECONDS) if error is not None else None
+            returned = {"lease_owner": None, "lease_expires_at": now(session) + pause, "fencing_token": 0}
             session.execute(
                 update(Reading)
                 .where(self._is_own)
-                .values(
-                    lease_owner=None,
-                    lease_expires_at=until,
-                    fencing_token=0,
-                    attempts=Reading.attempts - int(not is_counted),
-                )
+                .values(**returned, attempts=Reading.attempts - int(is_innocent))
                 .execution_options(synchronize_session=False)
             )
 
@@ -224,13 +186,15 @@ def claim_readings(owner: str, sources: Collection[TextSource]) -> ReadingClaim 
 
     A video that was claimed before, and may have killed its worker, is claimed alone.
     """
+    with session_scope() as session:  # without a lock while there is nothing to do
+        if session.scalar(select(Reading.source).where(_IS_PENDING).limit(1)) is None:
+            return None
+    token = secrets.randbits(62)
+    jobs: dict[int, ReadingJob] = {}
     with session_scope(write=True) as session:
         at = now(session)
-        is_due = [
-            _IS_PENDING,
-            Reading.source.in_(sources),
-            or_(Reading.lease_expires_at.is_(None), Reading.lease_expires_at < at),
-        ]
+        is_free = or_(Reading.lease_expires_at.is_(None), Reading.lease_expires_at <= at)
+        is_due = [_IS_PENDING, Reading.source.in_(sources), is_free]
         session.execute(
             update(Reading)
             .where(*is_due, Reading.attempts >= _MAX_ATTEMPTS)
@@ -242,15 +206,12 @@ def claim_readings(owner: str, sources: Collection[TextSource]) -> ReadingClaim 
             .join(Video, Video.vector_id == Reading.video_vector_id)
             .where(*is_due, Video.copy_of.is_(None))  # a copy takes over what its original says
             .order_by(Reading.attempts, Reading.video_vector_id)
-            .limit(_BATCH_VIDEOS * len(MODEL_SOURCES))
+            .limit(_BATCH_ROWS)
             .with_for_update(of=Reading, skip_locked=True)
-        ).all()
-        token = secrets.randbits(62)
-        jobs: dict[int, ReadingJob] = {}
-        for reading, video_id, uri in due:
+        )
+        for reading, video_id, uri in due.all():
             vector_id = reading.video_vector_id
-            is_first = not jobs
-            if reading.attempts and not is_first and vector_id not in jobs:
+            if reading.attempts and jobs and vector_id not in jobs:
                 break
             job = jobs.setdefault(vector_id, ReadingJob(vector_id, video_id, uri, {}))
             job.models[reading.source] = reading.model

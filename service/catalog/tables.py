@@ -341,8 +341,9 @@ class Reading(Base):
         CheckConstraint("state IN ('pending', 'done', 'failed', 'cancelled')", name="state"),
         # Covers only what is left to read.
         Index(
-            "ix_readings_state",
-            "state",
+            "ix_readings_attempts_video_vector_id",
+            "attempts",
+            "video_vector_id",
             sqlite_where=text("state = 'pending'"),
             postgresql_where=text("state = 'pending'"),
         ),

@@ -11,9 +11,9 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.readings import (
     MODEL_SOURCES,
-    cancel_readings,
+    change_readings,
+    model_sources,
     names_to_read,
-    queue_again,
     queue_unread,
     read_progress,
 )
@@ -42,25 +42,21 @@ def start_reading(task_id: str, spec: ReadingSpec) -> ReadingDetails:
     """
     with session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "its videos are read").id)
-        names = names_to_read(spec.read or domain.read)
-        problems = available_sources(spec.speech_model or settings().speech_model)
-        sources = [source for source in MODEL_SOURCES if source in names]
-        if not sources:
-            raise Conflict(
-                f"Neither speech nor text in the picture is read from the videos of {domain.name!r}. "
-                "Send read: 'file,speech,screen' to change that."
-            )
-        sources = [source for source in sources if problems[source] is None]
-        if not sources:
-            raise Conflict(
-                f"The videos can't be read on this server: {next(filter(None, problems.values()))}."
-            )
         domain.read = spec.read or domain.read
-        queue_unread(session, in_domain(domain.id), sources, with_subtitles=spec.subtitled)
+        sources = model_sources(domain.read)
+        if not sources:
+            reasons = _details(session, domain).unavailable.values() or [
+                f"read is {domain.read or settings().read}"
+            ]
+            raise Conflict(
+                f"Neither speech nor text in the picture can be read from {domain.name!r}: {'; '.join(reasons)}."
+            )
+        queue_unread(session, in_domain(domain.id), sources, subtitled=spec.subtitled)
         states = ["cancelled", *(["failed"] if spec.retry else [])]
-        queue_again(session, domain.id, sources, states, spec.speech_model)
-        if spec.speech_model:
-            queue_again(session, domain.id, ["speech"], ["done", "failed"], spec.speech_model)
+        change_readings(session, domain.id, sources, states, state="pending", attempts=0)
+        if spec.speech_model and "speech" in sources:
+            again = {"state": "pending", "attempts": 0, "model": spec.speech_model}
+            change_readings(session, domain.id, ["speech"], ["pending", "done", "failed"], **again)
         facts = spec.model_dump(exclude_defaults=True)
         record(session, domain.id, "log", {"message": "Its videos are read.", **facts})
         record_change(session, "task.read", domain.id, facts)
@@ -71,7 +67,7 @@ def cancel_reading(task_id: str) -> ReadingDetails:
     """Take a domain's videos from the queue; what was read stays. Errors as for :func:`get_reading`. Idempotent."""
     with session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "its videos are read").id)
-        cancel_readings(session, domain.id)
+        change_readings(session, domain.id, MODEL_SOURCES, ["pending"], state="cancelled")
         record(session, domain.id, "log", {"message": "The reading of its videos was cancelled."})
         record_change(session, "task.read.cancel", domain.id, {})
         return _details(session, domain)
@@ -79,9 +75,11 @@ def cancel_reading(task_id: str) -> ReadingDetails:
 
 def _details(session: Session, domain: Task) -> ReadingDetails:
     progress = read_progress(session, [domain.id]).get(domain.id, ReadingProgress())
-    problems = available_sources(settings().speech_model)
+    names, problems = names_to_read(domain.read), available_sources(settings().speech_model)
     return ReadingDetails(
         **progress.model_dump(),
         read=domain.read or settings().read,
-        unavailable={source: problem for source, problem in problems.items() if problem is not None},
+        unavailable={
+            source: text for source, text in problems.items() if text is not None and source in names
+        },
     )

@@ -15,6 +15,7 @@ import pytest
 import structlog
 import typer
 from rich.text import Text
+from sqlalchemy import update
 
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import VideoSpec
@@ -23,9 +24,13 @@ from cli.commands.task_commands import follow
 from cli.commands.video_sources import pack_videos
 from cli.console import parse_settings, video_cell
 from cli.service_client import connect
+from service.catalog import readings
 from service.catalog.database import session_scope
 from service.catalog.leases import report_worker
+from service.catalog.tables import Video
 from service.core.errors import InvalidInput
+from service.reading import reading_commands
+from tests.catalog_rows import mark_learned
 from tests.cli.invocation import Answers, problem, run, search_answer, search_result
 
 
@@ -89,6 +94,30 @@ def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None
     again = run("tasks", "retry", task_id)
     assert "queued" in again.output
     assert "cinestrata up" in again.stderr
+
+
+def test_reading_is_chosen_started_and_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+    assert run("ingest", films, "--no-wait", "--read", "telepathy").exit_code == 2
+    assert run("ingest", films, "--no-wait", "--read", "off").exit_code == 0
+    assert run("read", "films").exit_code == 1  # not ready
+    task = json.loads(run("tasks", "show", "films", "--json").output)
+    assert task["read"] == "off"
+    mark_learned(task["id"])
+    with session_scope(write=True) as session:
+        session.execute(update(Video).values(status="accepted"))
+    assert "read is off" in run("read", "films").output
+    problems = {"speech": "the package is not installed", "screen": None}
+    for module in (readings, reading_commands):
+        monkeypatch.setattr(module, "available_sources", lambda _: problems)
+    started = run("read", "films", "--read", "speech,screen")
+    assert "0 of 1 videos are read" in started.output
+    assert "speech is not read: the package is not installed" in started.output
+    assert "ready, reading 0 of 1" in run("tasks", "show", "films").output
+    assert run("read", "films", "--cancel", "--retry").exit_code == 2
+    assert "0 of 0 videos are read" in run("read", "films", "--cancel").output
 
 
 def test_waiting_ends_with_advice_if_no_service_runs(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_domain_with_reading_off_is_read_on_request_only(
 ) -> None:
     private = mark_learned(post_probed("private", read="off").id)
     assert commands.get_task(private).read == "off"
-    with pytest.raises(Conflict, match="Neither speech nor text in the picture is read"):
+    with pytest.raises(Conflict, match="can be read from 'private': read is off"):
         start_reading(private, ReadingSpec())
     assert start_reading(private, ReadingSpec(read="screen")).read == "screen"
     read_queued("worker")

@@ -47,4 +47,6 @@ def upgrade() -> None:
         sqlite_strict=True,
     )
     where = sa.text("state = 'pending'")
-    op.create_index("ix_readings_state", "readings", ["state"], sqlite_where=where, postgresql_where=where)
+    columns = ["attempts", "video_vector_id"]
+    name = "ix_readings_attempts_video_vector_id"
+    op.create_index(name, "readings", columns, sqlite_where=where, postgresql_where=where)
