@@ -10,6 +10,7 @@ import { count, percent, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
 import { domainPath, pageId } from "./page_links.js";
+import { readingText } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
@@ -28,7 +29,8 @@ page.pinned = await loadLibraryState();
 await load();
 setInterval(() => {
   const isChanging =
-    page.task && [page.task, ...page.appends, ...page.upgrades].some((task) => !isFinal(task));
+    page.task &&
+    [page.task, ...page.appends, ...page.upgrades].some((task) => !isFinal(task) || task.reading);
   if (isChanging && !document.hidden) load();
 }, POLL_MILLISECONDS);
 
@@ -108,9 +110,9 @@ function drawHead(task) {
   $("delete-domain").hidden = isEmptied || !isPermitted("ingest");
   $("delete-domain").onclick = () => confirmTaskDeletion(task, () => location.assign(servicePath("/admin")));
   drawRetry(task);
-  $("work").hidden = isFinal(task);
-  $("work-bar").value = task.progress.fraction;
-  setText($("work-text"), task.progress.stage || task.state);
+  $("work").hidden = isFinal(task) && !task.reading;
+  $("work-bar").value = task.reading ? task.reading.done / task.reading.total : task.progress.fraction;
+  setText($("work-text"), task.reading ? readingText(task.reading) : task.progress.stage || task.state);
   $("failure").hidden = !task.error;
   setText($("failure"), [task.error, remedyText(task)].filter(Boolean).join(" "));
 }

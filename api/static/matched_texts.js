@@ -3,12 +3,19 @@
 import { el } from "./dom.js";
 import { clock } from "./formatting.js";
 
-const ORIGINS = { caption: "Caption", transcript: "Transcript", confirmed: "Confirmed", name: "File name" };
+const ORIGINS = {
+  caption: "Caption",
+  transcript: "Transcript",
+  speech: "Heard",
+  screen: "Read",
+  confirmed: "Confirmed",
+  name: "File name",
+};
 const LINE = 24; // code points per line of the narrowest card
 const ELLIPSIS = "… ";
 const MAX_FIELD = 18; // code points of a metadata field's name on a card
 
-/** Name a text's origin: its metadata field or kind; for a transcript, also the time. */
+/** Name a text's origin: its metadata field or kind; for a timed text, also the time. */
 export function textOrigin({ kind, field, start }) {
   const origin = field ?? ORIGINS[kind] ?? kind;
   return start == null ? origin : `${origin} at ${clock(start)}`;

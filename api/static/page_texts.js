@@ -31,3 +31,7 @@ function pathParts(uri) {
 
 /** Reason for a rejection, which may name another video's file. */
 export const rejectionReason = (reason) => reason.replaceAll(/upload:\/\/[^/\s]+\//g, "");
+
+/** How far the speech and the text in a domain's videos are read. */
+export const readingText = ({ done, total, active }) =>
+  `${active ? "Reading" : "Waiting to read"} speech and text in the picture: ${done.toLocaleString()} of ${total.toLocaleString()} videos`;

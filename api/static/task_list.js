@@ -6,7 +6,7 @@ import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { bytes, count, duration, percent, timeAgo } from "./formatting.js";
 import { domainLink } from "./page_links.js";
-import { domainName, fileName, rejectionReason } from "./page_texts.js";
+import { domainName, fileName, readingText, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
 import { isSearched, NOT_SEARCHED } from "./served_release.js";
@@ -386,6 +386,7 @@ function finalFacts(task) {
       task.counts.test > 0 &&
       "a share of the videos was held out for evaluation",
     driftNote(task.progress.drift),
+    task.reading && readingText(task.reading).toLowerCase(),
     task.trained && peakMemory(task),
     unmeasured && `not measured: ${unmeasured}`,
   ]);

@@ -1,4 +1,4 @@
-// The page of a video: player, transcript, captions, metadata, similar videos, and why a search found it.
+// The page of a video: player, timed texts, captions, metadata, similar videos, and why a search found it.
 
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
@@ -102,10 +102,8 @@ function drawTexts(video) {
   document.title = `${title} · Cinestrata`;
   setText($("title"), title);
   const captions = video.captions.map((caption) => el("li", { textContent: caption }));
-  $("transcript").hidden = !video.transcript.length;
-  scrollTranscript = drawTranscript($("transcript-list"), video.transcript, (start) =>
-    playFrom($("screen"), start),
-  );
+  const play = (start) => playFrom($("screen"), start);
+  scrollTranscript = drawTranscript($("transcript"), video, play, showEdit);
   $("captions").replaceChildren(...(captions.length ? captions : [emptyNote("No captions.")]));
   const metadata = metadataFacts(video.metadata);
   $("metadata").replaceChildren(...(metadata.length ? metadata : [emptyNote("No metadata.", "div")]));

@@ -199,7 +199,7 @@ def _caption_cell(result: SearchResult) -> Text:
     cell = Text(best.text)
     for start, end in best.marks:
         cell.stylize("bold underline", start, end)
-    named = {"metadata": best.field or "metadata", "name": "file name"}
+    named = {"metadata": best.field or "metadata", "name": "file name", "speech": "heard", "screen": "read"}
     origin = best.kind if best.kind in ("transcript", "confirmed") else named.get(best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
 

@@ -30,7 +30,8 @@ for it but stays below a caption's. Negative feedback is bounded evidence agains
 A transcript of two hours has most common words somewhere, so a query's words count together only within one *passage*,
 about half a minute of speech, and a video has the evidence of its best passage. A passage with less than four fifths of
 the query's IDF weight Q says something else. For one with the weight B, and the share c of the last fifth, the evidence
-is 0.6 c (0.5 B + 25 f min(1, Q / 6)), where f is 1 for the words as typed and less for other forms of them. A query
+is s c (0.5 B + 25 f min(1, Q / 6)), where f is 1 for the words as typed and less for other forms of them, and s depends
+on the source: 0.6 for what was given or edited, and 0.5 for what was heard or read, where words may be wrong. A query
 whose words are said all the time tells little: its weight, computed from their frequencies among passages, is small.
 The evidence of a transcript is never negative, since nobody says everything that a video shows.
 """
@@ -61,7 +62,11 @@ _PHRASE = 5.0  # log-odds for the words of the query in a row
 _SAME_STEM = 0.3  # share of the log-odds for all terms that another form of a word has
 _NOT_A_CAPTION = 0.8  # share of the evidence for a word in a name or a value, and highest for a positive text
 _NEGATIVE = 12.0  # highest log-odds against a video with negative feedback for the query
-_SPOKEN = 0.6  # of a passage's evidence, relative to a caption's
+_SPOKEN = {
+    TextKind.TRANSCRIPT: 0.6,
+    TextKind.SPEECH: 0.5,
+    TextKind.SCREEN: 0.5,
+}  # relative to a caption's evidence
 _HIGHEST_SPOKEN = 40.0  # log-odds before this share, as for a caption
 _SPOKEN_PER_WEIGHT, _ALL_SPOKEN = 0.5, 25.0
 _SPOKEN_FROM = 0.8  # share of a query's IDF weight
@@ -328,13 +333,14 @@ def required_units(frequencies: Ints, passages: int) -> list[int]:
 
 
 def passage_evidence(
-    strengths: npt.NDArray[np.floating], frequencies: Ints, passages: int
+    strengths: npt.NDArray[np.floating], kinds: Ints, frequencies: Ints, passages: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """Compute how strongly passages of transcripts speak for their videos; see the module.
 
     Args:
         strengths: How well each of D passages contains each of U units, ``[D, U]``: 1 as written, below 1 in another
             form of the word, 0 not at all.
+        kinds: ``TextKind`` of each passage, ``[D]``.
         frequencies: Number of passages in the library with each unit, ``[U]``.
         passages: Number of passages in the library.
 
@@ -348,5 +354,6 @@ def passage_evidence(
     completeness = np.clip((shared / weight - _SPOKEN_FROM) / (1 - _SPOKEN_FROM), 0, 1)
     form = np.where((strengths < 1) & has, _OTHER_FORM, 1.0).min(axis=1, initial=1.0)
     evidence = _SPOKEN_PER_WEIGHT * shared + _ALL_SPOKEN * form * min(1.0, weight / _RARE)
-    evidence = (_SPOKEN * completeness * np.minimum(evidence, _HIGHEST_SPOKEN)).astype(np.float32)
+    share = np.array([_SPOKEN.get(kind, 0.0) for kind in TextKind])[kinds]
+    evidence = (share * completeness * np.minimum(evidence, _HIGHEST_SPOKEN)).astype(np.float32)
     return evidence, has.all(axis=1) & (evidence >= _SAYS_ALL_TERMS)

@@ -36,9 +36,11 @@ class TextKind(IntEnum):
 
     CAPTION = 0
     TRANSCRIPT = 1
-    CONFIRMED = 2
-    METADATA = 3
-    NAME = 4
+    SPEECH = 2
+    SCREEN = 3
+    CONFIRMED = 4
+    METADATA = 5
+    NAME = 6
 
 
 class Document(NamedTuple):

@@ -166,8 +166,8 @@ def _sources_read(session: Session, video: int) -> set[str]:
     return set(session.scalars(select(Reading.source).where(Reading.video_vector_id == video)))
 
 
-def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]:
-    """Read the cues of passages by ID (:mod:`index.arrays`), each with the next passage's first cue."""
+def read_passages(session: Session, passages: Ids) -> dict[int, SourcedCues]:
+    """Read passages by ID (:mod:`index.arrays`), each with the next passage's first cue."""
     keys = list(zip(video_ids_of(passages).tolist(), moment_numbers(passages).tolist(), strict=True))
     rows: dict[tuple[int, int], SourcedCues] = {}
     wanted = sorted({key for video, number in keys for key in ((video, number), (video, number + 1))})
@@ -182,10 +182,11 @@ def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]
     }
 
 
-def with_following(passage: SourcedCues, following: SourcedCues | None) -> list[TimedText]:
-    """Add the first cue of the next passage of the source, where a sentence may continue, to a passage's cues."""
-    continues = following is not None and following.source == passage.source
-    return [*passage.cues, *(following.cues[:1] if following is not None and continues else ())]
+def with_following(passage: SourcedCues, following: SourcedCues | None) -> SourcedCues:
+    """Add the first cue of the next passage of the source, where a sentence may continue, to a passage."""
+    if following is None or following.source != passage.source:
+        return passage
+    return passage._replace(cues=[*passage.cues, *following.cues[:1]])
 
 
 def cut_passages(cues: Sequence[TimedText]) -> Iterator[list[TimedText]]:

@@ -28,7 +28,7 @@ from service.catalog.database import CatalogReads, read_connection, read_last_ed
 from service.catalog.domain_videos import in_domain
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
-from service.catalog.video_texts import TimedText, read_passages
+from service.catalog.video_texts import SourcedCues, read_passages
 from service.core.errors import Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.text_rules import name_key
@@ -153,8 +153,8 @@ class CatalogReadCache:
         not_cached = {task: _NOT_CACHED for task in snapshot.shards if task in cached.not_cached}
         return cached.find(self._live_ids(hits, snapshot)), cached.as_of, not_cached
 
-    def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
-        """Read the cues of transcript passages by passage ID; empty while the catalog is unreachable."""
+    def read_passages(self, passages: Sequence[int]) -> Mapping[int, SourcedCues]:
+        """Read passages of timed texts by ID; empty while the catalog is unreachable."""
         try:
             return self._reads.read(lambda: read_cues(passages))
         except Unavailable:
@@ -273,8 +273,8 @@ def read_rows(vector_ids: Collection[int]) -> dict[int, VideoRow]:
     return rows
 
 
-def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
-    """Read the cues of transcript passages by passage ID; raises Unavailable."""
+def read_cues(passages: Sequence[int]) -> dict[int, SourcedCues]:
+    """Read passages of timed texts by ID; raises Unavailable."""
     with session_scope() as session:
         return read_passages(session, np.array(passages, np.int64))
 

@@ -106,11 +106,11 @@ def explain_result(
     cosine = max([video_cosine, *(visual.cosines(moment.score - bonus - words) for moment in moments)])
     is_ranked, matching_hits = vector_id in ranked, search.matching_hits
     passage = search.words.passages.get(vector_id)
-    cues = [] if passage is None else read_cues([passage]).get(passage, [])
+    timed = None if passage is None else read_cues([passage]).get(passage)
     texts = [
         text
         for row in read_rows([vector_id]).values()
-        for text in search.words.matched_texts(vector_id, row, cues)
+        for text in search.words.matched_texts(vector_id, row, timed)
     ]
     return ResultExplanation(
         query=request.query.q,

@@ -34,7 +34,7 @@ from media.sources.media_source import file_name
 from service.catalog.database import CatalogReads, id_chunks, read_last_edit, session_scope
 from service.catalog.domain_videos import read_edited_videos
 from service.catalog.tables import Feedback, Passage, Video
-from service.catalog.video_texts import SourcedCues, TimedText, with_following
+from service.catalog.video_texts import SourcedCues, with_following
 from service.core.errors import Unavailable
 
 MAX_TEXT_CHARS = 2000  # per text, like a caption
@@ -45,6 +45,7 @@ _CAMEL_CASE = re.compile(
 )
 MAX_VOTES = 15  # more do not change the weight
 MAX_FEEDBACK_TEXTS = 256  # per video
+_KINDS = {"speech": TextKind.SPEECH, "screen": TextKind.SCREEN}
 _CHUNK = 10_000  # videos whose texts are held in memory at a time
 _IDS_PER_QUERY = 500
 _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
@@ -111,7 +112,7 @@ class RelevanceFeedback:
 
 @dataclass(frozen=True)
 class TranscriptWords:
-    """An index of transcript passages, which use the IDs of moments, and their number in each video with some."""
+    """An index of passages of timed texts, which use the IDs of moments, and their number in each video with some."""
 
     index: WordIndex = field(default_factory=WordIndex.empty)
     counts: Mapping[int, int] = field(default_factory=dict)
@@ -126,15 +127,16 @@ class TranscriptWords:
                 counts[video] = len(parts)
                 spoken = zip(moment_ids(video, len(parts)).tolist(), parts, [*parts[1:], None], strict=True)
                 texts |= {
-                    passage: [VideoText(TextKind.TRANSCRIPT, spoken_text(with_following(part, following)))]
+                    passage: [timed_text(with_following(part, following))]
                     for passage, part, following in spoken
                 }
         return TranscriptWords(self.index.replace(texts.items()), counts) if texts else self
 
 
-def spoken_text(cues: Sequence[TimedText]) -> str:
-    """Join cues' texts."""
-    return " ".join(text for *_, text in cues)
+def timed_text(passage: SourcedCues) -> VideoText:
+    """Join a passage's cues to one text."""
+    kind = _KINDS.get(passage.source, TextKind.TRANSCRIPT)
+    return VideoText(kind, " ".join(text for *_, text in passage.cues))
 
 
 class ReadTexts(NamedTuple):

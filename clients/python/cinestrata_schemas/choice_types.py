@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 QueryMode = Literal["pinned", "latest"]
-# Kinds of searchable text; people confirmed that a *confirmed* one describes the video.
-TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
+# Kinds of searchable text: a transcript is given or edited, speech is heard, and text on the screen is read. People
+# confirmed that a *confirmed* one describes the video.
+TextKind = Literal["caption", "transcript", "speech", "screen", "confirmed", "metadata", "name"]
 # Where a timed text comes from, in order of precedence; a *person* wrote or corrected it.
 TextSource = Literal["person", "subtitles", "chapters", "speech", "screen"]
 SubtitleFormat = Literal["srt", "vtt"]

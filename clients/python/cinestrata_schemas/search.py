@@ -89,8 +89,8 @@ class MatchedText(ResponseModel):
 
     kind: Open[TextKind]
     field: str | None = optional("Metadata field of the text; null for other kinds.")
-    start: float | None = optional("Start of a matching transcript in seconds; null for other kinds.")
-    end: float | None = optional("End of a matching transcript in seconds; null for other kinds.")
+    start: float | None = optional("Start of a matching timed text in seconds; null for other kinds.")
+    end: float | None = optional("End of a matching timed text in seconds; null for other kinds.")
     text: str = Field(description="The text; if it is long, the part around the first matched word.")
     marks: list[tuple[int, int]] = Field(description="Start and end of each matched word, in code points.")
 

@@ -24,7 +24,7 @@ from cinestrata_schemas.videos import VideoMoment
 from index.arrays import Hit, Hits, Ids, find_ids, merge_hits, video_ids_of
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
-from service.catalog.video_texts import TimedText
+from service.catalog.video_texts import SourcedCues
 from service.core import request_limits
 from service.core.errors import Unavailable
 from service.library.library_listing import media_urls
@@ -69,9 +69,11 @@ def answer_searches(searches: Sequence[TextSearch]) -> list[SearchResponse]:
         edits.pop() if len(edits) == 1 else None,
     )
     said = [(search.words.passages, hit.id) for search in searches for hit in search.page]
-    passages = [by_video[video] for by_video, video in said if video in by_video]
-    cues = read_cache.read_passages(passages) if passages else {}
-    pages = [build_results(search.page, rows, snapshot, search=search, cues=cues) for search in searches]
+    ids = [by_video[video] for by_video, video in said if video in by_video]
+    passages = read_cache.read_passages(ids) if ids else {}
+    pages = [
+        build_results(search.page, rows, snapshot, search=search, passages=passages) for search in searches
+    ]
     catalog_ms = 1000 * (time.perf_counter() - start) / len(searches)
     degraded = {
         **snapshot.degraded_by_name,
@@ -182,11 +184,11 @@ def build_results(
     snapshot: SearchSnapshot,
     *,
     search: TextSearch | None = None,
-    cues: Mapping[int, Sequence[TimedText]] = MappingProxyType({}),
+    passages: Mapping[int, SourcedCues] = MappingProxyType({}),
 ) -> list[SearchResult]:
     """Join hits, best first, with their catalog rows by vector ID. Hits without a row (deleted videos) are dropped.
 
-    The confidence, moments and words of a text search are added, with the cues of transcript passages by ID.
+    The confidence, moments and words of a text search are added, with the passages of timed texts by ID.
     """
     results: list[SearchResult] = []
     first_rank, has_words = 1, np.zeros(len(hits), np.bool_)
@@ -202,7 +204,7 @@ def build_results(
         texts: list[MatchedText] = []
         if search is not None and may_have_texts:
             passage = search.words.passages.get(hit.id, -1)
-            texts = search.words.matched_texts(hit.id, row, cues.get(passage, ()))
+            texts = search.words.matched_texts(hit.id, row, passages.get(passage))
         # The player starts where the transcript has the words, unless that is after the end of the video.
         spoken = [
             VideoMoment(start=text.start, end=text.end)

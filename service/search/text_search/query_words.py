@@ -25,11 +25,11 @@ from index.words.word_evidence import (
 )
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.word_pieces import split_pieces
-from service.catalog.video_texts import TimedText
+from service.catalog.video_texts import SourcedCues, TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.search.catalog_read_cache import VideoRow
-from service.search.library_words import DomainCaptions, LibraryTexts, spoken_text, texts_of
+from service.search.library_words import DomainCaptions, LibraryTexts, texts_of, timed_text
 from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
@@ -57,7 +57,7 @@ class QueryWords:
         corrected: The query with corrected words; None if nothing was corrected.
         captions: Captions of the snapshot's tasks.
         evidence: Evidence for the videos of the searched tasks; its domains are the indices of the snapshot's tasks.
-        passages: The transcript passage with the words, by video, for videos with such a passage.
+        passages: The passage of timed texts with the words, by video, for videos with such a passage.
         highest: Highest evidence that a video in each of the snapshot's tasks can have, ``float32 [T]``.
     """
 
@@ -190,7 +190,9 @@ class QueryWords:
     def _add_transcripts(self, is_searched: npt.NDArray[np.bool_]) -> None:
         """Add the evidence from transcripts, and remember each video's best passage."""
         matches = self._texts.transcripts.index.lookup(self.units, required_units)
-        log_odds, says_all = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
+        log_odds, says_all = passage_evidence(
+            matches.strengths, matches.kinds, matches.frequencies, matches.documents
+        )
         videos = video_ids_of(matches.videos)
         domains = self._snapshot.video_tasks.locate(videos)
         (rows,) = np.nonzero((log_odds > 0) & is_searched[domains])
@@ -245,14 +247,14 @@ class QueryWords:
     # -- matched texts ------------------------------------------------------------------------------------------
 
     def matched_texts(
-        self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
+        self, video: int, row: VideoRow, passage: SourcedCues | None = None
     ) -> list[MatchedText]:
-        """Show a video's matching texts, also those of the transcript passage with the words, best first."""
+        """Show a video's matching texts, also those of the passage with the words, best first."""
         matching: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
-        part = self._shortest_part(passage) if passage else ()
-        spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
+        part = self._shortest_part(passage) if passage else None
+        timed = [timed_text(part)] if part else []
         positive = [text for _, text in self._texts.feedback.texts.get(video, ()) if text.votes > 0]
-        texts = [*texts_of(row.uri, row.captions, row.metadata), *positive, *spoken]
+        texts = [*texts_of(row.uri, row.captions, row.metadata), *positive, *timed]
         least = _MIN_TEXT_SHARE * sum(self._weights)
         for number, text in enumerate(texts):
             marks = self._mark(text.text)
@@ -263,12 +265,14 @@ class QueryWords:
                 matching.append((-weight, text.kind, number, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
         for *_, text, spans in sorted(matching, key=lambda match: match[:3]):
-            shown.setdefault(text.text.casefold(), _show(text, spans, part))
+            shown.setdefault(
+                text.text.casefold(), _show(text, spans, part.cues if part and text in timed else ())
+            )
         return list(shown.values())[:_MAX_TEXTS]
 
-    def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
-        """Find the shortest run of cues that has all query words found in the cues; empty without any."""
-        marks = sorted(self._mark(spoken_text(cues)))
+    def _shortest_part(self, passage: SourcedCues) -> SourcedCues | None:
+        """Find the shortest run of cues that has all query words found in a passage; None without any."""
+        marks, cues = sorted(self._mark(timed_text(passage).text)), passage.cues
         ends = np.cumsum([len(text) + 1 for *_, text in cues])
         firsts = np.searchsorted(ends, [start for start, _, _ in marks], side="right").tolist()
         lasts = np.searchsorted(ends, [end - 1 for _, end, _ in marks], side="right").tolist()
@@ -284,7 +288,7 @@ class QueryWords:
             part = cues[firsts[left] : lasts[right] + 1]
             if len(inside) == len(set(units)) and (not best or len(part) < len(best)):
                 best = part
-        return best
+        return passage._replace(cues=best) if best else None
 
     def _mark(self, text: str) -> list[_Mark]:
         """Locate query units in a text; the words of a phrase, or of a word written as several, must be adjacent."""
@@ -336,13 +340,8 @@ def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
     return joined
 
 
-def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[TimedText]) -> MatchedText:
-    """Show a text with its matched words; of a long text, the part around the first one.
-
-    Args:
-        spoken: Cues of the text, if it comes from a transcript.
-    """
-    is_spoken = text.kind == TextKind.TRANSCRIPT
+def _show(text: VideoText, marks: Sequence[tuple[int, int]], cues: Sequence[TimedText]) -> MatchedText:
+    """Show a text with its matched words; of a long text, the part around the first one; with cues if it is timed."""
     start, end = 0, len(text.text)
     if end > _SHOWN_CHARS:
         start = max(0, min(marks[0][0] - _SHOWN_CHARS // 3, end - _SHOWN_CHARS))
@@ -350,8 +349,8 @@ def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[Ti
     return MatchedText(
         kind=_KINDS[text.kind],
         field=text.field,
-        start=spoken[0][0] if is_spoken else None,
-        end=max(cue_end for _, cue_end, _ in spoken) if is_spoken else None,
+        start=cues[0][0] if cues else None,
+        end=max((cue_end for _, cue_end, _ in cues), default=None),
         text=text.text[start:end],
         marks=[(first - start, last - start) for first, last in marks if first >= start and last <= end],
     )

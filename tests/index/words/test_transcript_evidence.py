@@ -18,9 +18,16 @@ from index.words.word_evidence import (
 )
 from index.words.word_index import TextKind, WordMatches
 
+GIVEN = np.array([TextKind.TRANSCRIPT])
 
-def _log_odds(strengths: list[float], frequencies: list[int], passages: int = 60_000) -> float:
-    log_odds, _ = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
+
+def _log_odds(
+    strengths: list[float],
+    frequencies: list[int],
+    passages: int = 60_000,
+    kind: TextKind = TextKind.TRANSCRIPT,
+) -> float:
+    log_odds, _ = passage_evidence(np.array([strengths]), np.array([kind]), np.array(frequencies), passages)
     return float(log_odds[0])
 
 
@@ -49,6 +56,14 @@ def _caption(units: int) -> float:
 @pytest.mark.parametrize("units", [1, 2, 5, 20])
 def test_passage_with_all_words_speaks_for_its_video_less_than_a_caption(units: int) -> None:
     assert 6 < _log_odds([1.0] * units, [1] * units) < _caption(units)
+
+
+def test_what_a_model_heard_or_read_speaks_for_its_video_less_than_what_was_given() -> None:
+    given, heard, read = (
+        _log_odds([1, 1], [10, 10], kind=kind)
+        for kind in (TextKind.TRANSCRIPT, TextKind.SPEECH, TextKind.SCREEN)
+    )
+    assert 6 < heard == read < given
 
 
 def test_evidence_falls_with_frequency_other_forms_and_missing_words() -> None:
@@ -80,7 +95,7 @@ def test_evidence_follows_the_formula(strengths: list[float], frequencies: list[
     form = 0.6 if 0.9 in strengths else 1.0
     completeness = max(0.0, (shared / mass - 0.8) / 0.2)
     expected = 0.6 * completeness * min(0.5 * shared + 25 * form * min(1, mass / 6), 40)
-    log_odds, says_it = passage_evidence(np.array([strengths]), np.array(frequencies), passages)
+    log_odds, says_it = passage_evidence(np.array([strengths]), GIVEN, np.array(frequencies), passages)
     assert log_odds[0] == pytest.approx(expected, rel=1e-5)
     assert says_it[0] == (all(strengths) and expected >= 6)
 
@@ -91,7 +106,7 @@ def test_passages_without_required_units_have_no_evidence(units: list[tuple[int,
     strengths = np.array([[float(has) for _, has in units]])
     required = required_units(frequencies, 300)
     strengths[0, required] = 0
-    assert passage_evidence(strengths, frequencies, 300)[0].tolist() == [0]
+    assert passage_evidence(strengths, GIVEN, frequencies, 300)[0].tolist() == [0]
 
 
 def test_words_that_are_said_all_the_time_select_no_passages() -> None:
@@ -101,7 +116,7 @@ def test_words_that_are_said_all_the_time_select_no_passages() -> None:
 
 def test_few_passages_do_not_make_a_word_common_and_no_passages_have_no_evidence() -> None:
     assert _log_odds([1], [1], 1) > 6
-    assert list(map(len, passage_evidence(np.zeros((0, 2)), np.array([0, 0]), 10))) == [0, 0]
+    assert list(map(len, passage_evidence(np.zeros((0, 2)), GIVEN[:0], np.array([0, 0]), 10))) == [0, 0]
 
 
 def test_transcripts_raise_evidence_and_never_lower_it() -> None:

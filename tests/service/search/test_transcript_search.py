@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from sqlalchemy import select
 
+from cinestrata_schemas.choice_types import TextSource
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from cinestrata_schemas.videos import Cue, VideoPatch
+from service.catalog.database import session_scope
+from service.catalog.domain_videos import count_edit
+from service.catalog.tables import Video
+from service.catalog.video_texts import store_texts
 from service.library.video_changes import edit_video
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, Library, Served
@@ -67,6 +73,21 @@ def test_answer_names_the_part_that_says_the_words(served: SearchEngine) -> None
     explained = served.explain("talks-0", SearchQuery(q="momentum"))
     assert [text.start for text in explained.texts] == [600]
     assert explained.words_term > 0
+
+
+@pytest.mark.parametrize("source", ["speech", "screen"])
+def test_answer_says_that_the_words_were_heard_or_read(served: SearchEngine, source: TextSource) -> None:
+    with session_scope(write=True) as session:
+        video = session.scalars(select(Video).where(Video.id == "talks-2")).one()
+        cues = [(3.0, 5.0, "platform 3b"), (70.0, 72.0, "gradient")]
+        store_texts(session, {video.vector_id: {"speech": [], "screen": [], source: cues}})
+        count_edit(session, video.task_id, [video.vector_id], captions=False, metadata=False)
+    first = _first(served, "platform 3b")
+    assert first.video_id == "talks-2"
+    assert first.stream_url == "/videos/talks-2/stream#t=3.00,5.00"
+    assert [(text.kind, text.start, text.text) for text in first.words] == [(source, 3, "platform 3b")]
+    # Both say the word; what was given counts more.
+    assert _nats(served, "talks-0", "gradient") > _nats(served, "talks-2", "gradient") > 0
 
 
 def test_sentence_is_found_across_the_end_of_a_passage(served: SearchEngine) -> None:
