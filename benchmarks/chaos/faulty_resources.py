@@ -18,7 +18,7 @@ from typing import Any
 
 _BLOCK = 65_536
 _PG_SECONDS = 40.0  # for a start or a stop of PostgreSQL
-_VOLUME_SIZE = "384m"
+_VOLUME_SIZE = "512m"  # the estimate for a task alone is 256 MiB
 
 
 class TcpProxy:
