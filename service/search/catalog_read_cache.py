@@ -138,8 +138,7 @@ class CatalogReadCache:
             Rows by vector ID, without deleted videos; the time of the cached rows, None if the rows are current; and
             the reason by task, for tasks missing from the cache.
 
-        Raises:
-            Unavailable: The catalog is unreachable, and no rows are cached or the index's deletions cannot be read.
+        Raises Unavailable if the catalog is unreachable, and no rows are cached or the index's deletions unknown.
         """
         cached = self._cached
         current = None if cached is None else cached.find_current(hits, snapshot, edit)
@@ -163,11 +162,16 @@ class CatalogReadCache:
     def find_task(self, name: str, snapshot: SearchSnapshot) -> str | None:
         """Look up a task by ID, name or slug and return its ID; None if there is none.
 
-        Raises:
-            Unavailable: The catalog is unreachable, and the snapshot has no task of this name.
+        Raises Unavailable if the catalog is unreachable, and the snapshot has no task of this name.
         """
+
+        def read() -> str | None:
+            with session_scope() as session:
+                task = find_task(session, name)
+                return task.id if task is not None else None
+
         try:
-            return self._reads.read(lambda: _find_task_id(name))
+            return self._reads.read(read)
         except Unavailable:
             key = name_key(name)
             named = [task for task, task_name in snapshot.task_names.items() if name_key(task_name) == key]
@@ -277,12 +281,6 @@ def read_cues(passages: Sequence[int]) -> dict[int, SourcedCues]:
     """Read passages of timed texts by ID; raises Unavailable."""
     with session_scope() as session:
         return read_passages(session, np.array(passages, np.int64))
-
-
-def _find_task_id(name: str) -> str | None:
-    with session_scope() as session:
-        task = find_task(session, name)
-        return task.id if task is not None else None
 
 
 def _read_versions() -> dict[str, str]:

@@ -41,8 +41,13 @@ from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
 from service.search.search_request import SearchRequest, find_count_errors, parse_requests
-from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS
-from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan, drop_moments
+from service.search.snapshots.search_snapshot import (
+    DEGRADED_RETRY_SECONDS,
+    SearchSnapshot,
+    ServedLineage,
+    ShardScan,
+    drop_moments,
+)
 from service.search.snapshots.snapshot_loading import pinned_video_releases
 from service.search.text_search.answers import build_nearest
 from service.search.text_search.executor import resolve_tasks
@@ -94,11 +99,8 @@ class ClipSearch:
             query: Search parameters other than the text: ``k``, ``task``, filters and ``min_score``.
             captions: Number of captions to return for the clip; None: none.
 
-        Raises:
-            InvalidInput: A parameter is invalid, or the file (field ``clip``) cannot be used.
-            TooLarge: The file exceeds the maximum size.
-            TooManyRequests: Too many clips are waiting.
-            Unavailable: A requested task cannot be searched, or no task can, or the clip cannot be decoded.
+        Raises InvalidInput, for the file of field ``clip``; TooLarge; TooManyRequests if too many clips are waiting; or
+        Unavailable if a requested task cannot be searched, or no task can, or the clip cannot be decoded.
         """
         (request,) = parse_requests([query], self._settings)
         most = request_limits.MAX_RESULTS
@@ -214,10 +216,7 @@ class ClipSearch:
         frames: Frames,
         tasks: Sequence[str],
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
-        """Embed a clip for each task of a lineage.
-
-        Also return the reason, by task name, for each encoder that cannot be read.
-        """
+        """Embed a clip for each task of a lineage; also say by task name which encoders cannot be read, and why."""
         # Imported here: no other search needs torch.
         import torch
 

@@ -73,11 +73,7 @@ class AdmissionControl:
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
-        """Hold a place for a request with ``count`` searches during the ``with`` block.
-
-        Raises:
-            TooManyRequests: Too many searches are waiting or running.
-        """
+        """Hold a place for a request with ``count`` searches during the ``with`` block; raises TooManyRequests."""
         with self._lock:
             self.check(count)
             self._admitted += count
@@ -265,9 +261,7 @@ class SearchEngine:
     ) -> SearchResponse:
         """Find the k videos that best match a text, with other fields of :class:`SearchQuery` as parameters.
 
-        Raises:
-            InvalidInput: A parameter is invalid.
-            Unavailable: No snapshot is loaded, or a requested task cannot be searched.
+        Raises InvalidInput, and Unavailable if no snapshot is loaded or a requested task cannot be searched.
         """
         # Built without pydantic validation: parse_requests validates the values.
         query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **parameters)
@@ -287,10 +281,7 @@ class SearchEngine:
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
         """Run :meth:`search` for several queries, all on one release except those with a cursor.
 
-        Raises:
-            InvalidInput: The batch is empty or too large, or it has invalid queries, which the error names by position.
-                No query runs.
-            Unavailable: As :meth:`search`.
+        If one is invalid, none runs, and the error names it by position.
         """
         if not 1 <= len(queries) <= MAX_BATCH_QUERIES:
             raise InvalidInput.at(

@@ -19,7 +19,6 @@ import numpy as np
 from sqlalchemy import ColumnElement, String, cast, func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import (
     FirstResultShare,
     MomentMatch,
@@ -74,9 +73,7 @@ def explain_result(
 ) -> ResultExplanation:
     """Break down the score that a search gives a video, whether or not it is among the first k results.
 
-    Raises:
-        InvalidInput: A parameter is invalid, or the search excludes the video's domain.
-        NotFound, Conflict, Unavailable: As :func:`load_stored_vector`.
+    Raises InvalidInput if the search excludes the video's domain, or as :func:`execute` and :func:`load_stored_vector`.
     """
     vector_id, task, _ = load_stored_vector(snapshot, video_id)
     (search,) = execute(snapshot, [request], cache)
@@ -183,7 +180,6 @@ class _Outcome(NamedTuple):
     """One searched caption: its video's rank and the first hits."""
 
     caption: SampledCaption
-    mode: QueryMode
     rank: int | None
     domain_weight: float
     hits: Sequence[Hit]
@@ -200,15 +196,12 @@ class QueryReports:
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
         """Report how a domain's own captions rank their videos, with at most ``worst`` of the worst queries.
 
-        Raises:
-            NotFound, Conflict: As :func:`sample_captions`.
-            UnknownTask: The snapshot does not contain the task.
-            Unavailable: The task's shard cannot be searched.
+        Raises UnknownTask if the snapshot lacks the domain, Unavailable, or as :func:`sample_captions`.
         """
         sample = sample_captions(name_or_id)
         task_id = sample.task_id
         if not sample.captions:
-            return _report(snapshot, sample, [], depth=0)
+            return self._search(snapshot, sample, None)
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
@@ -229,7 +222,8 @@ class QueryReports:
     def _search(
         self, snapshot: SearchSnapshot, sample: CaptionSample, fold: MeasuredFold | None
     ) -> QueryReport:
-        depth = request_limits.MAX_RESULTS
+        """Search with the captions of a sample, and report how they rank."""
+        depth = request_limits.MAX_RESULTS if sample.captions else 0
         queries = [SearchQuery(q=caption.text, k=depth, moments=0) for caption in sample.captions]
         requests = parse_requests(queries, self._settings, is_batch=True)
         searches = [
@@ -250,55 +244,49 @@ class QueryReports:
                 hits = sorted([*hits, Hit(sample.task_id, video, score)], key=planner.rank_key)
             rank = next((number for number, hit in enumerate(hits[:depth], 1) if hit.id == video), None)
             weight = math.exp(search.weights.get(sample.task_id, -math.inf))
-            outcomes.append(_Outcome(caption, search.mode, rank, weight, hits[:_SHOWN_RESULTS]))
-        return _report(snapshot, sample, outcomes, depth)
+            outcomes.append(_Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS]))
+        count = len(outcomes)
 
+        def recall_at(k: int) -> float | None:
+            return sum(outcome.rank in range(1, k + 1) for outcome in outcomes) / count if count else None
 
-def _report(
-    snapshot: SearchSnapshot, sample: CaptionSample, outcomes: Sequence[_Outcome], depth: int
-) -> QueryReport:
-    count = len(outcomes)
-
-    def recall_at(k: int) -> float | None:
-        return sum(outcome.rank in range(1, k + 1) for outcome in outcomes) / count if count else None
-
-    first_tasks = Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits)
-    failed = [outcome for outcome in outcomes if outcome.rank != 1]
-    failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
-    worst = failed[: request_limits.MAX_WORST_QUERIES]
-    rows = read_rows({hit.id for outcome in worst for hit in outcome.hits})
-    return QueryReport(
-        task=sample.task_name,
-        task_id=sample.task_id,
-        release=snapshot.release_id,
-        generation=snapshot.generation,
-        mode=outcomes[0].mode if outcomes else None,
-        split=sample.split,  # type: ignore[arg-type]
-        held_out=sample.split == "test",
-        queries=count,
-        captions=sample.videos,
-        depth=depth,
-        recall_at_1=recall_at(1),
-        recall_at_10=recall_at(10),
-        measured={},
-        first_results=[
-            FirstResultShare(
-                task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count
-            )
-            for task, queries in first_tasks.most_common()
-        ],
-        worst=[
-            QueryOutcome(
-                caption=outcome.caption.text,
-                video_id=outcome.caption.video_id,
-                thumbnail_url=media_urls(outcome.caption.video_id)[0],
-                rank=outcome.rank,
-                domain_weight=outcome.domain_weight,
-                results=build_results(outcome.hits, rows, snapshot),
-            )
-            for outcome in worst
-        ],
-    )
+        first_tasks = Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits)
+        failed = [outcome for outcome in outcomes if outcome.rank != 1]
+        failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
+        worst = failed[: request_limits.MAX_WORST_QUERIES]
+        rows = read_rows({hit.id for outcome in worst for hit in outcome.hits})
+        return QueryReport(
+            task=sample.task_name,
+            task_id=sample.task_id,
+            release=snapshot.release_id,
+            generation=snapshot.generation,
+            mode=searches[0].mode if searches else None,
+            split=sample.split,  # type: ignore[arg-type]
+            held_out=sample.split == "test",
+            queries=count,
+            captions=sample.videos,
+            depth=depth,
+            recall_at_1=recall_at(1),
+            recall_at_10=recall_at(10),
+            measured={},
+            first_results=[
+                FirstResultShare(
+                    task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count
+                )
+                for task, queries in first_tasks.most_common()
+            ],
+            worst=[
+                QueryOutcome(
+                    caption=outcome.caption.text,
+                    video_id=outcome.caption.video_id,
+                    thumbnail_url=media_urls(outcome.caption.video_id)[0],
+                    rank=outcome.rank,
+                    domain_weight=outcome.domain_weight,
+                    results=build_results(outcome.hits, rows, snapshot),
+                )
+                for outcome in worst
+            ],
+        )
 
 
 def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
@@ -307,9 +295,7 @@ def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> Capti
     Videos are ordered by content hash, so the sample does not depend on arrival order and is the same on every call.
     Each video contributes its first caption before any contributes a second.
 
-    Raises:
-        NotFound: There is no such task.
-        Conflict: The task is an append, or is not learned.
+    Raises NotFound, or Conflict if the task is an append or not learned.
     """
     with session_scope() as session:
         task = require_task(session, name_or_id)

@@ -93,8 +93,7 @@ def parse_requests(
 ) -> list[SearchRequest]:
     """Parse and validate queries, which have valid types but unchecked values.
 
-    Raises:
-        InvalidInput: Some queries are invalid; the error lists up to 20 invalid fields, in a batch with their position.
+    Raises InvalidInput with up to 20 invalid fields, in a batch with their position.
     """
     requests: list[SearchRequest] = []
     errors: list[FieldError] = []

@@ -45,15 +45,12 @@ class SingleFlightCache(Generic[Key, Value]):
         *,
         is_outdated: bool = False,
     ) -> Value:
-        """Get a key's cached value, or compute and cache it.
+        """Get a key's cached value, or compute and cache it; raises whatever ``compute`` raises.
 
         Args:
             version: Version that the value must have; a cached value of another version is replaced.
             compute: Computes the value, given the one that it replaces, or None.
             is_outdated: Whether to recompute even if the version matches.
-
-        Raises:
-            Exception: Whatever ``compute`` raises.
         """
         with self._lock:
             entry = self._entries.get(key)

@@ -203,11 +203,7 @@ class VideoMetadataCache:
         )
 
     def preload(self, snapshot: SearchSnapshot) -> None:
-        """Read what every search needs, filtered or not: moments, and the creation times of tasks.
-
-        Raises:
-            Unavailable: The catalog cannot be reached.
-        """
+        """Read what every search needs, filtered or not: moments, and creation times of tasks; raises Unavailable."""
         self.arrivals(list(snapshot.shards))
         for task, shard in snapshot.shards.items():
             if shard.has_moments:
@@ -275,9 +271,7 @@ def find_passing_videos(
     Returns:
         Passing vector IDs by task ID; None if all videos pass. Tasks in which no video passes are left out.
 
-    Raises:
-        InvalidInput: No video in the tasks has a field that the filter uses, or a field with a range has no numbers.
-        Unavailable: The catalog is unreachable, and a task's rows are not cached.
+    Raises InvalidInput if no video has a field of the filter, or no numbers where it has a range; or Unavailable.
     """
     duration, where = video_filter.duration, video_filter.where
     after, before = video_filter.arrived_after, video_filter.arrived_before

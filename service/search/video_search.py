@@ -62,10 +62,7 @@ def search_similar(
         scope: ``task`` for the video's own task; ``all`` for every task that uses the same encoder.
         min_score: Lowest score of a result; None accepts all scores.
 
-    Raises:
-        InvalidInput: A parameter is invalid.
-        Conflict: With ``all``, there is no other comparable task.
-        NotFound, Conflict, Unavailable: As :func:`load_stored_vector`.
+    Raises InvalidInput, Conflict if no other task is comparable with ``all``, or as :func:`load_stored_vector`.
     """
     errors = _find_errors(k, scope, "results")
     if min_score is not None and not math.isfinite(min_score):
@@ -73,7 +70,25 @@ def search_similar(
     if errors:
         raise InvalidInput.of(errors)
     vector_id, task, vector = load_stored_vector(snapshot, video_id)
-    tasks, not_compared = _comparable_tasks(snapshot, task, scope)
+    fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}
+    comparable, not_compared = fingerprints[task], dict[str, str]()
+    tasks = [task]
+    if scope == "all":
+        tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == comparable]
+        not_compared = {
+            snapshot.task_names[other]: (
+                f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {comparable[:12]}"
+            )
+            for other, fingerprint in fingerprints.items()
+            if fingerprint != comparable
+        }
+        if len(tasks) == 1 and not_compared:
+            raise Conflict(
+                "scope: Videos of other tasks can't be compared with those of "
+                f"{snapshot.task_names[task]!r}: no other task has its video encoder, and cosines between vectors of "
+                "two encoders are meaningless. Leave scope out to search the video's own task, or search all tasks by "
+                "text."
+            )
     scans = [ShardScan(other, vector, k, group=drop_moments, exclude=(vector_id,)) for other in tasks]
     hits = dict(zip(tasks, snapshot.scan(scans), strict=True))
     return SimilarVideosResponse(
@@ -101,11 +116,7 @@ def _find_errors(k: int, scope: str, noun: str) -> list[FieldError]:
 def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vectors]:
     """Look up a video's vector ID, its task ID and its stored vector.
 
-    Raises:
-        NotFound: There is no such video.
-        TaskNotLoaded: The snapshot does not contain the video's task.
-        Conflict: The video has no vector.
-        Unavailable: The task's shard cannot be searched.
+    Raises NotFound, TaskNotLoaded, Conflict if it has no vector, or Unavailable if its shard cannot be searched.
     """
     with session_scope() as session:
         row = session.execute(
@@ -131,29 +142,6 @@ def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, st
     return vector_id, task, vector
 
 
-def _comparable_tasks(snapshot: SearchSnapshot, task: str, scope: str) -> tuple[list[str], dict[str, str]]:
-    """Find the IDs of comparable tasks; also return, by task name, why each other task is not comparable."""
-    if scope == "task":
-        return [task], {}
-    fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}
-    comparable = fingerprints[task]
-    tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == comparable]
-    not_compared = {
-        snapshot.task_names[other]: (
-            f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {comparable[:12]}"
-        )
-        for other, fingerprint in fingerprints.items()
-        if fingerprint != comparable
-    }
-    if len(tasks) == 1 and not_compared:
-        raise Conflict(
-            "scope: Videos of other tasks can't be compared with those of "
-            f"{snapshot.task_names[task]!r}: no other task has its video encoder, and cosines between vectors of two "
-            "encoders are meaningless. Leave scope out to search the video's own task, or search all tasks by text."
-        )
-    return tasks, not_compared
-
-
 # -- captions ---------------------------------------------------------------------------------------------------
 
 
@@ -162,9 +150,7 @@ def caption_video(
 ) -> CaptionsResponse:
     """Find the k library captions nearest to a video, in the video's own task, or with scope ``all`` in all tasks.
 
-    Raises:
-        InvalidInput: A parameter is invalid.
-        NotFound, Conflict, Unavailable: As :func:`load_stored_vector`.
+    Raises InvalidInput, or as :func:`load_stored_vector`.
     """
     if errors := _find_errors(k, scope, "captions"):
         raise InvalidInput.of(errors)

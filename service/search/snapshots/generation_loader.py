@@ -1,18 +1,16 @@
-"""Load snapshots: the newest generation, or a previous release if that is refused or a list continues."""
+"""Load the newest generation as a snapshot, or with a previous release if that is refused."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from weakref import WeakValueDictionary
 
 import numpy as np
 import structlog
-from cachetools import LRUCache
 from sqlalchemy import select
 
 from index.arrays import Ids
@@ -24,11 +22,9 @@ from models.errors import BackboneUnavailable, ModelError
 from models.releases.release_state import ReleaseState
 from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task
-from service.core.errors import FieldError, Gone, Unavailable
+from service.core.errors import Unavailable
 from service.core.settings import Settings
-from service.search.library_words import LibraryWords
-from service.search.snapshots.query_vectors import EncoderMemory
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.search_snapshot import EncoderMemory, SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
 from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone
@@ -71,12 +67,8 @@ class GenerationLoader:
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
         """Load the newest generation and the release that it serves, sharing memory with the previous snapshot.
 
-        Returns:
-            None if the current snapshot is up to date or nothing is published yet.
-
-        Raises:
-            Unavailable: The catalog cannot be read.
-            Exception: The generation cannot be served. A broken release may raise anything.
+        None if that snapshot is up to date or nothing is published yet. Raises Unavailable if the catalog cannot be
+        read; a broken release may raise anything.
         """
         is_empty = self.stamp() is None
         if not self.backbones:
@@ -113,8 +105,7 @@ class GenerationLoader:
     def backbone_of(self, release: ReleaseState) -> QueryBackbone:
         """Load the backbone that a release was learned on, by its name or the configured one.
 
-        Raises:
-            BackboneUnavailable: It cannot be loaded, or its weights are others.
+        Raises BackboneUnavailable if it cannot be loaded, or its weights are others.
         """
         errors: list[str] = []
         for name in dict.fromkeys(filter(None, [release.backbone, self._settings.backbone])):
@@ -189,7 +180,12 @@ class GenerationLoader:
                     and shard.release not in unserved
                 ]
                 snapshot.degraded.update(dict.fromkeys(later, f"the served release is refused: {reason}"))
-                return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
+                names = dict(zip(later, later, strict=True))  # if the catalog cannot be read
+                with suppress(Unavailable), session_scope() as session:
+                    for chunk in id_chunks(later):
+                        rows = session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk)))
+                        names |= {task: name for task, name in rows}
+                return replace(snapshot, task_names={**snapshot.task_names, **names})
         return None
 
 
@@ -199,95 +195,3 @@ def _memory_limit() -> int:
     with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return total
-
-
-def _read_names(tasks: Sequence[str]) -> dict[str, str]:
-    """Map task IDs to names, or to themselves if the catalog cannot be read."""
-    names = dict(zip(tasks, tasks, strict=True))
-    with suppress(Unavailable), session_scope() as session:
-        for chunk in id_chunks(tasks):
-            rows = session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk)))
-            names |= {task: name for task, name in rows}
-    return names
-
-
-_CACHED = 2
-_RETRY_SECONDS = 5
-
-
-class EarlierReleases:
-    """Caches snapshots of earlier releases. Thread-safe."""
-
-    def __init__(self, words: LibraryWords, loader: GenerationLoader) -> None:
-        self._words, self._loader = words, loader
-        self._cached: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED)  # by release ID
-        self._lock = Lock()
-
-    @contextmanager
-    def dropped(self) -> Iterator[None]:
-        """Drop all snapshots, and load none while the caller replaces the current one.
-
-        They reload on demand, then share memory with the new snapshot, and use no folder that its generation dropped.
-        """
-        with self._lock:
-            self._cached.clear()
-            yield
-
-    def load(self, release_id: str, read_current: Callable[[], SearchSnapshot]) -> SearchSnapshot:
-        """Load the snapshot of an earlier release, or get it from memory.
-
-        Raises:
-            Gone: The release is no longer kept, or is no longer served.
-            Unavailable: The process or GPU has no memory for the release.
-        """
-        with self._lock:
-            snapshot = self._cached.get(release_id)
-            if snapshot is not None:
-                return snapshot
-            current = read_current()
-            reason = "The release of this list is no longer kept"
-            manifest = current.index_snapshot.manifest
-            if release_id not in manifest.releases:
-                raise _gone(f"{reason}.")
-            # A list from a withdrawn release would show videos that are no longer searchable, and one from before an
-            # upgrade would lose those of the upgraded domain.
-            later = set(manifest.releases_after(release_id))
-            learned = {
-                task.task_id
-                for release, contribution in current.contributions.items()
-                if release not in later
-                for task in contribution.tasks
-            }
-            is_upgraded = any(
-                task in learned and shard.release in later for task, shard in manifest.shards.items()
-            )
-            is_withdrawn = manifest.pinned and release_id in manifest.releases_after(manifest.pinned)
-            if is_withdrawn or is_upgraded:
-                raise _gone("The release of this list is no longer served.")
-            try:
-                snapshot = load_snapshot(
-                    current.index_snapshot,
-                    self._loader.backbone_of,
-                    release_id,
-                    other=current,
-                    memory=self._loader.memory,
-                )
-            except (ModelError, ShardStoreError, OSError) as error:
-                raise _gone(f"{reason} intact: {error}.") from error
-            except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full
-                log.warning("earlier_release_not_loaded", release=release_id, error=str(error))
-                raise Unavailable(
-                    "The release of this list can't be loaded now; search again without the cursor, or "
-                    f"try again in {_RETRY_SECONDS} seconds.",
-                    _RETRY_SECONDS,
-                ) from error
-            # For hits in a shard that only the current snapshot cannot search.
-            self._words.prepare(snapshot.video_tasks.videos)
-            self._words.captions_of(snapshot.video_tasks)
-            self._cached[release_id] = snapshot
-            return snapshot
-
-
-def _gone(reason: str) -> Gone:
-    hint = "Search again without the cursor."
-    return Gone(f"cursor: {reason} {hint}", [FieldError("cursor", reason, hint)])

@@ -37,8 +37,12 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
-from service.search.snapshots.query_vectors import EncoderMemory, QueryVectorCache
-from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage
+from service.search.snapshots.search_snapshot import (
+    EncoderMemory,
+    QueryVectorCache,
+    SearchSnapshot,
+    ServedLineage,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -84,8 +88,7 @@ def load_snapshot(
 
     Raises:
         ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable shard.
-        Unavailable: The catalog cannot be read. Scores without appended and edited captions would differ from previous
-            ones of the same generation.
+        Unavailable: The catalog cannot be read: scores without appended and edited captions would be others.
     """
     release_id = release_id or index_snapshot.served_release_id
     if release_id is None:
@@ -289,9 +292,8 @@ class SnapshotLineage:
     in_memory: Mapping[str, TaskLineage]  # contributions that need no reading, by release ID
     contributions: dict[str, TaskLineage] = field(default_factory=dict)  # those of releases asked for
     broken: dict[str, str] = field(default_factory=dict)  # why a task's release cannot be read, by task ID
-    continued: dict[str, int] = field(
-        default_factory=dict
-    )  # total tasks of continued releases, by release ID
+    # Total tasks of continued releases, by release ID.
+    continued: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, release_id: str) -> TaskLineage:
         """Read the contribution of a release, or reconstruct it; raises the cause if the release made no shard."""
@@ -338,8 +340,9 @@ class SnapshotLineage:
                 candidates = [release for release in candidates if self._has_total(release, count)]
             before = ParentRelease(candidates[0], count) if candidates else None
         tasks = tuple(
-            ReleaseTask(shards[index].task, shards[index].task, shards[index].fingerprint)
-            for index in indices
+            ReleaseTask(shard.task, shard.task, shard.fingerprint)
+            for shard in shards
+            if shard.release == release_id
         )
         empty = RoutingProfiles.from_dense(np.zeros((len(tasks), VOCABULARY), np.float32))
         return TaskLineage(tasks, empty, before)
@@ -409,12 +412,11 @@ def check_self_test(
     Encodes one batch of short texts and searches only the newest shard. Tasks without a served shard and deleted
     vectors are skipped, and a release without such queries is accepted.
 
+    Raises ReleaseError if an answer differs by more than :data:`SELF_TEST_TOLERANCE`.
+
     Args:
         encode: Computes the query vector ``float32 [dim]`` of each (text, mode, task).
         modes: Query modes that the release offers.
-
-    Raises:
-        ReleaseError: An answer differs by more than :data:`SELF_TEST_TOLERANCE`; names release, query and difference.
     """
     self_test = read_self_test(folder)
     if self_test is None:

@@ -8,22 +8,28 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Thread
 
 import structlog
+from cachetools import LRUCache
 
 from cinestrata_schemas.operations import Readiness
 from cinestrata_schemas.problems import Action
 from index.arrays import Ids
 from index.errors import ShardStoreError
+from models.errors import ModelError
 from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import read_caption_edits
 from service.catalog.task_names import find_task
-from service.core.errors import Conflict, Unavailable
+from service.core.errors import Conflict, FieldError, Gone, Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.search.library_words import LibraryWords
-from service.search.snapshots.generation_loader import EarlierReleases, GenerationLoader
+from service.search.snapshots.generation_loader import GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.snapshots.snapshot_loading import with_current_captions, with_current_confidence
+from service.search.snapshots.snapshot_loading import (
+    load_snapshot,
+    with_current_captions,
+    with_current_confidence,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +38,8 @@ POLL_SECONDS = 0.5
 RETRY_SECONDS = 30.0  # between attempts to load what was refused or degraded, which may be repaired meanwhile
 CATCH_UP_SECONDS = 10.0  # maximum wait of a search for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After if that was too short
+_MAX_EARLIER = 2  # snapshots of earlier releases
+_RELEASE_RETRY_SECONDS = 5  # Retry-After if there was no memory for one
 
 MAX_EDIT_SHARE = 0.1  # of the thread's time: reading a large domain's captions takes seconds
 NOTHING_LEARNED = "no domain has been learned yet"
@@ -65,7 +73,8 @@ class SnapshotManager:
         self.last_error: str | None = None
         self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
-        self._earlier = EarlierReleases(self._words, self._loader)
+        self._earlier: LRUCache[str, SearchSnapshot] = LRUCache(_MAX_EARLIER)  # by release ID
+        self._earlier_lock = Lock()
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
         self._loaded_stamp: tuple[int, int, int] | None = None
@@ -113,13 +122,9 @@ class SnapshotManager:
         return self._current
 
     def changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Read the stored, undeleted IDs from the manifest on disk, without loading a release or reading the catalog.
+        """Read the stored, undeleted IDs of tasks whose shards differ from a snapshot's, by task ID.
 
-        Returns:
-            Vector IDs by task ID, for tasks whose shards differ from those of the snapshot that found the hits.
-
-        Raises:
-            Unavailable: The index cannot be read.
+        They come from the manifest on disk, without a release or the catalog. Raises Unavailable.
         """
         current = self._current
         is_current = current is not None and current.index_snapshot is snapshot.index_snapshot
@@ -134,24 +139,21 @@ class SnapshotManager:
             ) from error
 
     def of_release(self, release_id: str) -> SearchSnapshot:
-        """Get the snapshot for later pages of a list: the current one, or that of an earlier release.
-
-        Raises:
-            Gone: The release is no longer kept.
-            Unavailable: No snapshot is loaded, or there is no memory for another one.
-        """
+        """Get the snapshot for later pages of a list; raises Unavailable, or Gone if the release is no longer kept."""
         current = self.current()
         if release_id == current.release_id:
             return current
-        return self._earlier.load(release_id, self.current)
+        with self._earlier_lock:
+            snapshot = self._earlier.get(release_id)
+            if snapshot is None:
+                snapshot = self._earlier[release_id] = self._load_release(release_id, self.current())
+            return snapshot
 
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
         """Load the generation with a task that the catalog already reports as ready, but the used snapshot lacks.
 
         The catalog marks a task ready right after its shard is published, so a snapshot may lag until the next poll.
-
-        Returns:
-            A snapshot newer than the given one; None if the catalog has no such ready task.
+        None if the catalog has no such ready task.
 
         Raises:
             TaskNotServed: The task was learned after the served release.
@@ -251,6 +253,49 @@ class SnapshotManager:
         self.last_error = None
         return fresh
 
+    def _load_release(self, release_id: str, current: SearchSnapshot) -> SearchSnapshot:
+        """Load the snapshot of an earlier release for the pages of a list; raises Gone or Unavailable."""
+        reason = "The release of this list is no longer kept"
+        manifest = current.index_snapshot.manifest
+        if release_id not in manifest.releases:
+            raise _gone(f"{reason}.")
+        # A list from a withdrawn release would show videos that are no longer searchable, and one from before an
+        # upgrade would lose those of the upgraded domain.
+        later = set(manifest.releases_after(release_id))
+        learned = {
+            task.task_id
+            for release, contribution in current.contributions.items()
+            if release not in later
+            for task in contribution.tasks
+        }
+        is_upgraded = any(
+            task in learned and shard.release in later for task, shard in manifest.shards.items()
+        )
+        is_withdrawn = manifest.pinned and release_id in manifest.releases_after(manifest.pinned)
+        if is_withdrawn or is_upgraded:
+            raise _gone("The release of this list is no longer served.")
+        try:
+            snapshot = load_snapshot(
+                current.index_snapshot,
+                self._loader.backbone_of,
+                release_id,
+                other=current,
+                memory=self._loader.memory,
+            )
+        except (ModelError, ShardStoreError, OSError) as error:
+            raise _gone(f"{reason} intact: {error}.") from error
+        except (MemoryError, RuntimeError) as error:  # PyTorch and FAISS raise either if a GPU is full
+            log.warning("earlier_release_not_loaded", release=release_id, error=str(error))
+            raise Unavailable(
+                "The release of this list can't be loaded now; search again without the cursor, or "
+                f"try again in {_RELEASE_RETRY_SECONDS} seconds.",
+                _RELEASE_RETRY_SECONDS,
+            ) from error
+        # For hits in a shard that only the current snapshot cannot search.
+        self._words.prepare(snapshot.video_tasks.videos)
+        self._words.captions_of(snapshot.video_tasks)
+        return snapshot
+
     def _refuse(self, error: Exception, seconds: float) -> str:
         """Record why a generation is refused and when to try again, and return the reason."""
         reason = str(error) or type(error).__name__
@@ -262,8 +307,7 @@ class SnapshotManager:
     def refresh_captions(self) -> bool:
         """Update routing profiles to edited captions, and the calibration to appends; return whether anything changed.
 
-        Raises:
-            Unavailable: The catalog cannot be read.
+        Raises Unavailable if the catalog cannot be read.
         """
         with self._captions_lock:
             snapshot = self._current
@@ -315,7 +359,9 @@ class SnapshotManager:
         return True
 
     def _replace_current(self, fresh: SearchSnapshot) -> None:
-        with self._earlier.dropped():
+        with self._earlier_lock:
+            # They reload on demand, then share memory with the new snapshot, and use no folder that it dropped.
+            self._earlier.clear()
             self._current = fresh
             self._words.retain(fresh.video_tasks.videos)
         prometheus_metrics.GENERATION.set(fresh.generation)
@@ -357,6 +403,11 @@ class SnapshotManager:
         while not self._is_stopped.is_set():
             if not self.verify_next_shard():
                 self._is_stopped.wait(POLL_SECONDS)
+
+
+def _gone(reason: str) -> Gone:
+    hint = "Search again without the cursor."
+    return Gone(f"cursor: {reason} {hint}", [FieldError("cursor", reason, hint)])
 
 
 def _is_ready(task: str) -> bool:

@@ -22,8 +22,12 @@ from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
-from service.search.snapshots.query_vectors import DEGRADED_RETRY_SECONDS
-from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage, ShardScan
+from service.search.snapshots.search_snapshot import (
+    DEGRADED_RETRY_SECONDS,
+    SearchSnapshot,
+    ServedLineage,
+    ShardScan,
+)
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import VideoMetadataCache, find_passing_videos
@@ -52,18 +56,15 @@ class TextSearch:
     cache: VideoMetadataCache
     edit: int | None  # number of the last edit before the search; None if unknown
     mode: QueryMode
-    calibrations: Mapping[
-        ServedLineage, ConfidenceModel
-    ]  # of the searched lineages that have one for the query mode
+    # Those of the searched lineages that have one for the query mode.
+    calibrations: Mapping[ServedLineage, ConfidenceModel]
     words: QueryWords
     evidence: dict[ServedLineage, TextEvidence]  # how well the searched tasks of each lineage know the text
-    unbounded_weights: dict[
-        str, float
-    ]  # log weights of the searched tasks within their lineage, for the calibration
+    # Log weights of the searched tasks within their lineage, for the calibration.
+    unbounded_weights: dict[str, float]
     # Log weights of the searched tasks, likeliest first, from bounded evidence and the words of their videos.
     weights: dict[str, float]
-    # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without a passing video are
-    # left out.
+    # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without any are left out.
     allowed_ids: dict[str, Ids | None]
     planner: RoundPlanner
     # Milliseconds by stage; a shared batch's time is divided equally among its searches.
@@ -72,21 +73,22 @@ class TextSearch:
     nearest: dict[str, Hits] = field(default_factory=dict)  # nearest videos by cosine alone, by searched task
     # Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
     query_vectors: dict[str, Vectors] = field(default_factory=dict)
-    # Hits of the completed search that pass its thresholds, from the first page on.
-    ranked: Sequence[Hit] = ()
+    ranked: Sequence[
+        Hit
+    ] = ()  # hits of the completed search that pass its thresholds, from the first page on
     # Number of hits on previous pages; once the search is complete, without those deleted since.
     offset: int = 0
     end: int = 0  # number of hits up to the end of this page
     page: Sequence[Hit] = ()  # hits on the requested page
-    # Probability that each video is right, by vector ID in list order; lacks videos for which neither calibration nor
-    # text can tell.
+    # Probability that each video is right, by vector ID in list order; without videos for which nothing can tell.
     probabilities: Mapping[int, float] = field(default_factory=dict)
     answer_probability: float | None = None  # that a searched video is right; None if unknown
     matching_hits: Set[int] | None = None  # vector IDs of the matching hits; None if unknown
     # Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
     matching: Ids | None = None
-    # Best moments of the page's videos, by vector ID.
-    moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
+    moments: dict[int, list[MomentMatch]] = field(
+        default_factory=dict
+    )  # best ones, by vector ID of the video
 
 
 def execute(
@@ -107,8 +109,41 @@ def execute(
         Unavailable: A request names a task that cannot be searched.
     """
     searches = start_searches(snapshot, requests, cache, with_words=with_words)
-    while any(search.round for search in searches):
-        _run_round(snapshot, searches)
+    while unfinished := [search for search in searches if search.round]:
+        # One batch encodes the texts of all rounds. If it is full, the last searches wait for the next one.
+        batch: list[TextSearch] = []
+        size = 0
+        for search in unfinished:
+            size += len(search.round)
+            if batch and size > MAX_VECTORS_PER_BATCH:
+                break
+            batch.append(search)
+        start = time.perf_counter()
+        pairs = [(search.words.text, search.mode, task) for search in batch for task in search.round]
+        vectors = iter(snapshot.query_vectors(pairs))
+        encoded = time.perf_counter()
+        queries = [{task: next(vectors) for task in search.round} for search in batch]
+        scans = [_plan_scans(search, query) for search, query in zip(batch, queries, strict=True)]
+        hits = iter(snapshot.scan([scan for scan, _ in chain(*scans)]))
+        scanned = time.perf_counter()
+        for search, query, planned in zip(batch, queries, scans, strict=True):
+            scanned_hits = [(scan.task, is_whole, next(hits)) for scan, is_whole in planned]
+            search.nearest |= {task: task_hits for task, is_whole, task_hits in scanned_hits if is_whole}
+            search.planner.add_hits(
+                [(task, task_hits) for task, _, task_hits in scanned_hits], search.words.look_up
+            )
+            if search.request.query.moments:
+                # For scoring moments. A searched task without a hit will not get one later.
+                tasks = {hit.task for hit in search.planner.hits}
+                with_moments = {task: query[task] for task in query if snapshot.shards[task].has_moments}
+                vectors_of_hits = (search.query_vectors | with_moments).items()
+                search.query_vectors = {task: vector for task, vector in vectors_of_hits if task in tasks}
+            search.round = search.planner.next_round()
+        merged = time.perf_counter()
+        for search in batch:
+            search.times["encode"] += 1000 * (encoded - start) / len(batch)
+            search.times["search"] += 1000 * (scanned - encoded) / len(batch)
+            search.times["merge"] += 1000 * (merged - scanned) / len(batch)
     return searches
 
 
@@ -233,9 +268,7 @@ def resolve_tasks(
     Tasks whose videos are all deleted are left out if others remain: evidence for them would take routing weight from
     the others, and the results would seem to belong to a known domain.
 
-    Raises:
-        UnknownTask: The snapshot does not know a task.
-        Unavailable: A task's shard cannot be searched, or only the catalog knows its name and cannot be reached.
+    Raises UnknownTask, or Unavailable if a task cannot be searched, or if only the catalog knows it and is unreachable.
     """
     if request.tasks is None:
         return snapshot.nonempty_tasks or tuple(snapshot.shards)
@@ -322,53 +355,6 @@ def _resolve_mode(
             "Leave it out, or use min_score instead.",
         )
     return cast(QueryMode, mode), applicable
-
-
-# -- rounds -----------------------------------------------------------------------------------------------------
-
-
-def _run_round(snapshot: SearchSnapshot, searches: Sequence[TextSearch]) -> None:
-    """Run the next round of each search on a snapshot, with one batch for the texts of all rounds.
-
-    If the batch is full, the last searches keep their rounds for the next call.
-    """
-    batch: list[TextSearch] = []
-    size = 0
-    for search in searches:
-        size += len(search.round)
-        if batch and size > MAX_VECTORS_PER_BATCH:
-            break
-        if search.round:
-            batch.append(search)
-    start = time.perf_counter()
-    vectors = iter(
-        snapshot.query_vectors(
-            [(search.words.text, search.mode, task) for search in batch for task in search.round]
-        )
-    )
-    encoded = time.perf_counter()
-    queries = [{task: next(vectors) for task in search.round} for search in batch]
-    scans = [_plan_scans(search, query) for search, query in zip(batch, queries, strict=True)]
-    hits = iter(snapshot.scan([scan for scan, _ in chain(*scans)]))
-    scanned = time.perf_counter()
-    for search, query, planned in zip(batch, queries, scans, strict=True):
-        scanned_hits = [(scan.task, is_whole, next(hits)) for scan, is_whole in planned]
-        search.nearest |= {task: task_hits for task, is_whole, task_hits in scanned_hits if is_whole}
-        search.planner.add_hits(
-            [(task, task_hits) for task, _, task_hits in scanned_hits], search.words.look_up
-        )
-        if search.request.query.moments:
-            # For scoring moments. A searched task without a hit will not get one later.
-            tasks = {hit.task for hit in search.planner.hits}
-            with_moments = {task: query[task] for task in query if snapshot.shards[task].has_moments}
-            vectors_of_hits = (search.query_vectors | with_moments).items()
-            search.query_vectors = {task: vector for task, vector in vectors_of_hits if task in tasks}
-        search.round = search.planner.next_round()
-    merged = time.perf_counter()
-    for search in batch:
-        search.times["encode"] += 1000 * (encoded - start) / len(batch)
-        search.times["search"] += 1000 * (scanned - encoded) / len(batch)
-        search.times["merge"] += 1000 * (merged - scanned) / len(batch)
 
 
 def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tuple[ShardScan, bool]]:
