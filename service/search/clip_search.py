@@ -268,21 +268,16 @@ class ClipSearch:
         return results, results[0].task_id if results else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
-        """Estimate the mean cosine between two videos of a shard from a sample."""
+        """Estimate the mean cosine between two videos of a shard from a sample; 0 for a single video."""
         shard = snapshot.shards[task]
         state, mean = self._mean_cosines.get(task, ("", 0.0))
         if state != shard.state:
             ids = shard.ids
             ids = ids[~is_moment(ids)]
             rows = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLED_VECTORS)).astype(np.int64)
-            mean = mean_cosine(shard.vectors(ids[rows]))
+            vectors = shard.vectors(ids[rows])
+            count, total = len(vectors), vectors.sum(axis=0, dtype=np.float64)
+            of_same_video = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
+            mean = (float(total @ total) - of_same_video) / (count * (count - 1)) if count > 1 else 0.0
             self._mean_cosines[task] = shard.state, mean
         return mean
-
-
-def mean_cosine(vectors: Vectors) -> float:
-    """Compute the mean cosine over all pairs of unit vectors ``float32 [n, dim]``; 0 for a single video."""
-    n = len(vectors)
-    total = vectors.sum(axis=0, dtype=np.float64)
-    of_same_video = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
-    return (float(total @ total) - of_same_video) / (n * (n - 1)) if n > 1 else 0.0

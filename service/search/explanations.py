@@ -208,7 +208,9 @@ class QueryReports:
         fold: MeasuredFold | None = None
         if sample.split == "fold":  # its captions may have been edited since
             with suppress(ModelError, ShardStoreError):
-                fold = read_fold(snapshot.index_snapshot.release_folder(snapshot.shard_releases[task_id]))
+                fold = read_fold(
+                    snapshot.index_snapshot.release_folder(snapshot.shards[task_id].entry.release)
+                )
             held = tuple(c for c in sample.captions if fold and fold.has_caption(c.vector_id, c.text))
             fold = fold if held else None
             sample = sample._replace(captions=held) if held else sample._replace(split="train")

@@ -211,7 +211,17 @@ class VideoMetadataCache:
 
     def metadata(self, task: str, version: str) -> VideoMetadata:
         """Get the metadata of a task's videos for a version of its shard and metadata; another version is replaced."""
-        return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
+
+        def read(_previous: VideoMetadata | None) -> VideoMetadata:
+            with session_scope() as session:
+                rows = session.execute(
+                    select(Video.vector_id, Video.duration, Video.extra)
+                    .where(in_domain(task), Video.status == "accepted")  # and its appends
+                    .order_by(Video.vector_id)
+                ).all()
+            return VideoMetadata([(vector_id, seconds, metadata) for vector_id, seconds, metadata in rows])
+
+        return self.metadata_by_task.get(task, version, read)
 
     def moments(self, task: str, shard_state: str) -> MomentSpans:
         """Get the moments of a task's videos for a state of its shard; raises Unavailable."""
@@ -247,17 +257,6 @@ def _ranges(first: Ids, end: Ids) -> Ids:
     counts = end - first
     # A running count, shifted to the start of each range.
     return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-
-
-def read_metadata(task: str) -> VideoMetadata:
-    """Read the metadata of a task's accepted videos and of its appends, because the manifest precedes the catalog."""
-    with session_scope() as session:
-        rows = session.execute(
-            select(Video.vector_id, Video.duration, Video.extra)
-            .where(in_domain(task), Video.status == "accepted")
-            .order_by(Video.vector_id)
-        ).all()
-    return VideoMetadata([(vector_id, seconds, metadata) for vector_id, seconds, metadata in rows])
 
 
 # -- filters ----------------------------------------------------------------------------------------------------------

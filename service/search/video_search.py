@@ -12,7 +12,7 @@ limit, so the first request takes longer. A caption that several videos share is
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -226,7 +226,10 @@ class CaptionIndex(SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions
         captions = {source: load(source) for source in sources}
         while True:
             ranked = _rank(captions, vector, k)
-            video_ids = _read_video_ids(caption.video for caption in ranked)
+            with session_scope() as session:
+                of_ranked = Video.vector_id.in_({caption.video for caption in ranked})
+                rows = session.execute(select(Video.vector_id, Video.id).where(of_ranked))
+                video_ids = {vector_id: video_id for vector_id, video_id in rows}
             outdated = {caption.task for caption in ranked if caption.video not in video_ids}
             if not outdated:
                 break
@@ -256,13 +259,6 @@ def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vectors, k: int) -> 
             if caption.text not in best or caption.score > best[caption.text].score:
                 best[caption.text] = caption
     return sorted(best.values(), key=lambda caption: -caption.score)[:k]
-
-
-def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
-    """Map vector IDs to video IDs, leaving out videos that the catalog no longer has."""
-    with session_scope() as session:
-        rows = session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(set(vector_ids))))
-        return {vector_id: video_id for vector_id, video_id in rows}
 
 
 def _encode_captions(

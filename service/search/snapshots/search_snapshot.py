@@ -244,7 +244,6 @@ class SearchSnapshot:
     router: Router  # router over all tasks, with appended and edited captions added
     modes: tuple[str, ...]  # query modes that the methods offer
     served_mode: QueryMode  # default query mode: the one with the least forgetting
-    shard_releases: Mapping[str, str]  # ID of the release that made each searchable shard, by task ID
     # What each release read so far added (tasks and routing profiles), by release ID.
     contributions: Mapping[str, TaskLineage]
     # Routing profiles with appended and edited captions, by task ID.

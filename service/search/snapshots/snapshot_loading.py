@@ -137,7 +137,6 @@ def load_snapshot(
     previous = other.appended_profiles if other else {}
     appended = appended_profiles(shards, _profile_factors(lineage_of), previous, uncounted)
     modes = loaded[0].served.query_vectors.modes
-    shard_releases = {task: manifest.shards[task].release for task in shards}
     snapshot = SearchSnapshot(
         index_snapshot=index_snapshot,
         generation=index_snapshot.generation,
@@ -150,7 +149,6 @@ def load_snapshot(
         router=Router(_replace_profiles(profiles, router_indices, appended)),
         modes=modes,
         served_mode=cast(QueryMode, modes[-1]),
-        shard_releases=shard_releases,
         contributions=reader.contributions,
         appended_profiles=appended,
         video_tasks=VideoTasks([part.videos[task] for task, part in parts.items()]),
@@ -189,8 +187,12 @@ def _load_lineage(
             degraded[task] = str(error)
         else:
             shards[task] = shard
-    entries = index_snapshot.manifest.shards
-    checked = {task for task in shards if other and other.shard_releases.get(task) == entries[task].release}
+    previous = other.shards if other else {}
+    checked = {
+        task
+        for task, shard in shards.items()
+        if task in previous and previous[task].entry.release == shard.entry.release
+    }
     before = next((other.lineages[task] for task in shards if other and task in checked), None)
     broken: dict[str, str] = {}
     pinned = pinned_query_releases(index_snapshot, release_id, release, broken)

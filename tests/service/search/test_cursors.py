@@ -22,7 +22,7 @@ from service.core.errors import Gone, InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.search_request import Cursor, parse_cursor
-from service.search.snapshots import generation_loader
+from service.search.snapshots import snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
@@ -114,13 +114,13 @@ def test_earlier_releases_are_cached_per_generation(served: Served, monkeypatch:
         service.snapshots.refresh()
         cursors.append(service.search("an owl", 5).next_cursor)
     loaded: list[str | None] = []
-    load = generation_loader.load_snapshot
+    load = snapshot_manager.load_snapshot
 
     def watched(snapshot: Any, backbone: Any, release: str | None = None, **options: Any) -> SearchSnapshot:
         loaded.append(release)
         return load(snapshot, backbone, release, **options)
 
-    monkeypatch.setattr(generation_loader, "load_snapshot", watched)
+    monkeypatch.setattr(snapshot_manager, "load_snapshot", watched)
     for number in (3, 2, 1, 2, 1, 3):
         service.search("an owl", 5, cursor=cursors[number])
     assert len(loaded) == 2, "each of two earlier releases is loaded once"
@@ -325,7 +325,7 @@ def test_cursor_waits_while_the_memory_is_full(
         raise error
 
     with monkeypatch.context() as full:
-        full.setattr(generation_loader, "load_snapshot", fail)
+        full.setattr(snapshot_manager, "load_snapshot", fail)
         with pytest.raises(Unavailable, match="try again in 5 seconds"):
             service.search("an owl", 3, cursor=first.next_cursor)
     assert len(service.search("an owl", 3, cursor=first.next_cursor).results) == 3
