@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,10 +80,12 @@ def test_accepted_second_or_cleared_upgrade_drops_the_earlier_shard(
 def test_compaction_keeps_the_replaced_shard_and_audits_name_its_damage(
     store: ShardStore, publish_task: Callable, upgrade: Callable
 ) -> None:
-    publish_task(store, "a", [1, 5])
+    first = publish_task(store, "a", [1, 5]).shards["a"]
+    loaded = weakref.ref(store.segment_cache.get(store.shard_folder(first.id), first))
     kept = upgrade(store, [1, 5]).replaced
     store.delete([1])
     assert store.compact("a").replaced == kept
     (store.shard_folder(kept["a"].segments[0].id) / "ids.npy").write_bytes(b"")
     assert IndexSnapshot.open(store).degraded == {}
+    assert loaded() is None, "searches keep it in memory no longer"
     assert any("can't be undone" in problem for problem in audit(store).problems)
