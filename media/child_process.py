@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -139,6 +140,20 @@ class ChildProcess:
                 with suppress(OSError):
                     pipe.close()
         return status
+
+
+def limit_process(memory_bytes: int, seconds: float, file_bytes: int) -> None:
+    """Set this process's limits on its address space, the CPU time of one request, and the size of a written file."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    for kind, limit in (
+        (resource.RLIMIT_AS, memory_bytes),
+        # The parent gives up earlier; the CPU limit ends a child whose parent has died.
+        (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 2),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def format_status(status: int | None) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import resource
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from media.child_process import limit_process
 from media.errors import MediaError, UndecidedVideo
 from media.media_paths import append_checksum, frame_cache_path, frame_shape, staged_path
 from media.pyav_decoding import decode, fit_picture
@@ -69,7 +69,7 @@ def decode_video(request: dict[str, Any]) -> dict[str, Any]:
     """Decode a video, write its frame cache and thumbnail, and return the fields of its ``VideoInfo``."""
     limits = VideoLimits(**request["limits"])
     name, path, frames, size = request["name"], Path(request["path"]), request["frames"], request["size"]
-    _limit_process(limits, frames * math.prod(frame_shape(size)) * 3)
+    _limit(limits, frames * math.prod(frame_shape(size)) * 3)
     pictures: list[npt.NDArray[np.uint8]] = []
     thumbnails: list[Image.Image] = []
 
@@ -112,7 +112,7 @@ def _sample_frames(request: dict[str, Any]) -> None:
     """Write the frames at given times to a file, one at a time since there may be many."""
     limits = VideoLimits(**request["limits"])
     name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
-    _limit_process(limits, len(times) * math.prod(frame_shape(size)) * 3)
+    _limit(limits, len(times) * math.prod(frame_shape(size)) * 3)
 
     def write(staged: Path) -> None:
         def receive(image: Image.Image) -> None:
@@ -144,19 +144,8 @@ def _unreadable(name: str, error: OSError) -> UndecidedVideo:
     return UndecidedVideo(f"{name} cannot be read ({error.strerror}); check that the file is there")
 
 
-def _limit_process(limits: VideoLimits, frame_bytes: int) -> None:
-    """Set this process's resource limits for one request."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    # The parent gives up earlier; the CPU limit ends a child whose parent has died.
-    seconds = int(used.ru_utime + used.ru_stime + limits.timeout_seconds) + 2
-    for kind, limit in (
-        (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_FSIZE, frame_bytes + _OTHER_FILE_BYTES),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+def _limit(limits: VideoLimits, frame_bytes: int) -> None:
+    limit_process(limits.memory_bytes, limits.timeout_seconds, frame_bytes + _OTHER_FILE_BYTES)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -310,40 +310,22 @@ def decode(
     """
     try:
         with ExitStack() as stack:
-            container = stack.enter_context(_open_container(file, name, pictures))
-            stream = _video_stream(container, name)
-            aspect = _aspect(stream)
-            _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
-            extent = _stated_extent(container, stream, size_bytes)
-            if extent is None:
-                extent = _measured_extent(container, stream, name)
-                # Open again, because raw streams cannot be rewound.
-                container = stack.enter_context(_open_container(file, name, pictures))
-                stream = _video_stream(container, name)
-            if extent.duration > limits.max_seconds:
-                raise MediaError(
-                    f"{name} lasts {extent.duration:.0f} s; at most {limits.max_seconds:.0f} s are accepted; split it"
-                )
-            stream.codec_context.thread_count = 1
-            converter, image, converted = FrameConverter(aspect), None, None
-            for frame in frames_on_display(container, stream, extent, times(extent.duration), name):
-                if image is None or frame is not converted:
-                    # Check again, because the size may change within a stream.
-                    _check_size(frame.width, frame.height, aspect, name, limits)
-                    image, converted = converter.convert(frame), frame
+            video = open_video(stack, file, size_bytes, name, limits, pictures)
+            stream, image = video.stream, None
+            for image in video.pictures(times(video.extent.duration)):
                 receive(image)
             if image is None:
                 raise MediaError(f"{name} has no decodable frame; it is damaged; export it again")
             return VideoInfo(
                 content_hash=content_hash,
                 bytes=size_bytes,
-                container=container.format.name.split(",")[0],
+                container=video.container.format.name.split(",")[0],
                 codec=stream.codec_context.name,
                 width=image.width,
                 height=image.height,
                 fps=float(stream.average_rate or 0),
-                duration=extent.duration,
-                frames=extent.frames,
+                duration=video.extent.duration,
+                frames=video.extent.frames,
             )
     except (av.FFmpegError, ValueError, EOFError) as error:
         if isinstance(error, (MediaError, MemoryError)):
@@ -353,6 +335,54 @@ def decode(
         if error.errno != errno.EINVAL:  # raised by a seek before the start of the file
             raise
         raise _damage_error(name, error) from error
+
+
+class OpenVideo(NamedTuple):
+    """An open file, its stream of pictures, the width over height of a stored pixel, and the stream's extent."""
+
+    name: str
+    limits: VideoLimits
+    container: InputContainer
+    stream: VideoStream
+    aspect: Fraction
+    extent: StreamExtent
+
+    @property
+    def start(self) -> float:
+        """Time of the first frame in the file, in seconds."""
+        return float((self.extent.start or 0) * (self.stream.time_base or 0))
+
+    def pictures(self, times: Sequence[float]) -> Iterator[Image.Image]:
+        """Yield the upright RGB picture on display at each time, the same object while it does not change."""
+        converter, image, converted = FrameConverter(self.aspect), None, None
+        for frame in frames_on_display(self.container, self.stream, self.extent, times, self.name):
+            if image is None or frame is not converted:
+                # Check again, because the size may change within a stream.
+                _check_size(frame.width, frame.height, self.aspect, self.name, self.limits)
+                image, converted = converter.convert(frame), frame
+            yield image
+
+
+def open_video(
+    stack: ExitStack, file: BinaryIO, size_bytes: int, name: str, limits: VideoLimits, pictures: bool = False
+) -> OpenVideo:
+    """Open a video and check its limits; raise MediaError or an error of PyAV."""
+    container = stack.enter_context(_open_container(file, name, pictures))
+    stream = _video_stream(container, name)
+    aspect = _aspect(stream)
+    _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
+    extent = _stated_extent(container, stream, size_bytes)
+    if extent is None:
+        extent = _measured_extent(container, stream, name)
+        # Open again, because raw streams cannot be rewound.
+        container = stack.enter_context(_open_container(file, name, pictures))
+        stream = _video_stream(container, name)
+    if extent.duration > limits.max_seconds:
+        raise MediaError(
+            f"{name} lasts {extent.duration:.0f} s; at most {limits.max_seconds:.0f} s are accepted; split it"
+        )
+    stream.codec_context.thread_count = 1
+    return OpenVideo(name, limits, container, stream, aspect, extent)
 
 
 def _open_container(file: BinaryIO, name: str, pictures: bool) -> InputContainer:

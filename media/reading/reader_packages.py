@@ -53,9 +53,6 @@ OCR = ModelPackage(
     digests={
         "PP-OCRv6_det_small.onnx": "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f",
         "PP-OCRv6_rec_small.onnx": "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
-        "ch_ppocr_mobile_v2.0_cls_mobile.onnx": (
-            "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c"
-        ),
     },
 )
 

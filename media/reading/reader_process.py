@@ -9,33 +9,104 @@ import gc
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import av
+
+from media.child_process import limit_process
+from media.errors import MediaError
+from media.pyav_decoding import open_video
 from media.video_limits import VideoLimits
+
+if TYPE_CHECKING:  # each takes a second to import
+    from media.reading.screen import ScreenReader
+    from media.reading.speech import SpeechReader
+
+_PROGRESS_SECONDS = 2.0  # between two lines
+_FILE_BYTES = 64 * 1024**2  # nothing is written, except by libraries
+_ANY_BYTES = 1 << 40
+# CPU time, as multiples of the duration: of the packaged models, and of others.
+_PACE, _OTHER_PACE = 4.0, 60.0
 
 
 def main() -> None:
     """Write ``{"ready": true}``, then serve requests until standard input ends."""
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a response
+    last = 0.0
 
     def respond(response: dict[str, Any]) -> None:
         responses.write(json.dumps(response) + "\n")
         responses.flush()
 
+    def progress() -> None:
+        nonlocal last
+        if time.monotonic() - last > _PROGRESS_SECONDS:
+            last = time.monotonic()
+            respond({"progress": True})
+
     respond({"ready": True})
     for line in sys.stdin:
-        respond(_read(json.loads(line)))
+        respond(_read(json.loads(line), progress))
         gc.collect()
 
 
-def _read(request: dict[str, Any]) -> dict[str, Any]:
+def _read(request: dict[str, Any], progress: Callable[[], None]) -> dict[str, Any]:
+    limits, name, path = VideoLimits(**request["limits"]), request["name"], Path(request["path"])
+    model = request["speech_model"] if request["source"] == "speech" else None
+    if model is None:
+        memory, pace, file_bytes = limits.memory_bytes, _PACE, _FILE_BYTES
+    else:
+        memory, pace, file_bytes = _ANY_BYTES, _OTHER_PACE, _ANY_BYTES
     try:
-        VideoLimits(**request["limits"]).check_file(Path(request["path"]), request["name"])
+        size_bytes = limits.check_file(path, name)
+        limit_process(memory, limits.timeout_seconds, file_bytes)
+        with path.open("rb") as file, ExitStack() as stack:
+            video = open_video(stack, file, size_bytes, name, limits)
+            seconds = max(video.extent.duration, (video.container.duration or 0) / av.time_base)
+            seconds = limits.timeout_seconds + pace * min(seconds, limits.max_seconds)
+            limit_process(memory, seconds, file_bytes)
+            reader = _load_speech(model) if request["source"] == "speech" else _load_screen()
+            return reader.read(video, progress)._asdict()
+    except MediaError as error:
+        return {"texts": [], "note": error.reason}
+    except av.FFmpegError as error:
+        return {"texts": [], "note": f"{name} cannot be decoded ({type(error).__name__}); it is damaged"}
+    except MemoryError:
+        return {"texts": [], "note": f"reading {name} needs too much memory", "failed": True}
+    except (
+        ImportError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # a library of the machine is missing, or a model is damaged
+        return {
+            "texts": [],
+            "note": f"the reader fails ({type(error).__name__}: {error})"[:300],
+            "failed": True,
+        }
     except OSError as error:
-        return {"gone": f"{request['name']} cannot be read ({error.strerror}); check that the file is there"}
-    return {"texts": [], "note": "not read"}
+        return {"gone": f"{name} cannot be read ({error.strerror}); check that the file is there"}
+
+
+@lru_cache(1)
+def _load_speech(model: str | None) -> SpeechReader:
+    """Load a speech model, which stays in memory."""
+    from media.reading.speech import SpeechReader
+
+    return SpeechReader(model)
+
+
+@lru_cache(1)
+def _load_screen() -> ScreenReader:
+    """Load the models of text in pictures, which stay in memory."""
+    from media.reading.screen import ScreenReader
+
+    return ScreenReader()
 
 
 if __name__ == "__main__":
