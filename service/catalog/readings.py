@@ -14,12 +14,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from sqlalchemy import ColumnElement, func, insert, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import TextSource
 from cinestrata_schemas.tasks import ReadingProgress
-from index.arrays import batches
 from media.reading import VideoReading, available_sources
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import in_domain, number_edits
@@ -31,11 +30,10 @@ from service.core.settings import settings
 
 MODEL_SOURCES: tuple[TextSource, ...] = ("speech", "screen")
 _BATCH_ROWS = 16  # per claim
-_INSERTED_ROWS = 1000  # per statement
 _MAX_ATTEMPTS = 3  # of a video that may kill the worker
 _PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
 # Not a parameter, so that both databases use the index of pending rows.
-_IS_PENDING = Reading.state == literal_column("'pending'")
+IS_PENDING = Reading.state == literal_column("'pending'")
 
 
 def names_to_read(read: str | None) -> set[str]:
@@ -66,8 +64,8 @@ def queue_unread(
         if source == "speech" and not subtitled:
             given = Passage.video_vector_id == Video.vector_id, Passage.source.in_(GIVEN_SOURCES)
             unread = unread.where(~select(Passage.number).where(*given).exists())
-        for batch in batches(session.scalars(unread).all(), _INSERTED_ROWS):
-            session.execute(insert(Reading), [{"video_vector_id": key, "source": source} for key in batch])
+        rows = unread.add_columns(literal(source))
+        session.execute(insert(Reading).from_select(["video_vector_id", "source"], rows))  # with defaults
 
 
 def change_readings(
@@ -93,17 +91,17 @@ def read_progress(
     rows = select(Video.task_id).join(Reading).where(is_read)
     progress: dict[str, ReadingProgress] = {}
     videos = func.count(Reading.video_vector_id.distinct())
-    if only_unfinished and session.scalar(select(Reading.source).where(_IS_PENDING).limit(1)) is None:
+    if only_unfinished and session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
         return progress
     for chunk in id_chunks(list(domain_ids)):
         asked = rows.where(Video.task_id.in_(chunk))
         if only_unfinished:
-            asked = asked.where(Video.task_id.in_(session.scalars(asked.where(_IS_PENDING).distinct()).all()))
+            asked = asked.where(Video.task_id.in_(session.scalars(asked.where(IS_PENDING).distinct()).all()))
         counts = asked.add_columns(
             videos,
-            videos.filter(_IS_PENDING),
+            videos.filter(IS_PENDING),
             videos.filter(Reading.state == "failed"),
-            videos.filter(_IS_PENDING, Reading.lease_owner.is_not(None), Reading.lease_expires_at > at),
+            videos.filter(IS_PENDING, Reading.lease_owner.is_not(None), Reading.lease_expires_at > at),
         )
         for domain_id, total, remaining, failed, claimed in session.execute(counts.group_by(Video.task_id)):
             progress[domain_id] = ReadingProgress(
@@ -130,7 +128,7 @@ class ReadingClaim:
 
     def __init__(self, owner: str, token: int, jobs: Sequence[ReadingJob]) -> None:
         self.jobs = jobs
-        self._is_own = _IS_PENDING & (Reading.fencing_token == token)
+        self._is_own = IS_PENDING & (Reading.fencing_token == token)
         self._lease = Lease(f"Reading by {owner}", token, Reading.lease_expires_at, self._is_own)
 
     def tick(self) -> None:
@@ -187,14 +185,14 @@ def claim_readings(owner: str, sources: Collection[TextSource]) -> ReadingClaim 
     A video that was claimed before, and may have killed its worker, is claimed alone.
     """
     with session_scope() as session:  # without a lock while there is nothing to do
-        if session.scalar(select(Reading.source).where(_IS_PENDING).limit(1)) is None:
+        if session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
             return None
     token = secrets.randbits(62)
     jobs: dict[int, ReadingJob] = {}
     with session_scope(write=True) as session:
         at = now(session)
         is_free = or_(Reading.lease_expires_at.is_(None), Reading.lease_expires_at <= at)
-        is_due = [_IS_PENDING, Reading.source.in_(sources), is_free]
+        is_due = [IS_PENDING, Reading.source.in_(sources), is_free]
         session.execute(
             update(Reading)
             .where(*is_due, Reading.attempts >= _MAX_ATTEMPTS)

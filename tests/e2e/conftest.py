@@ -27,8 +27,9 @@ class Machine:
     def start(
         self, *arguments: object, env: Mapping[str, object] | None = None, **how: Any
     ) -> subprocess.Popen[str]:
-        """Start ``cinestrata …`` with the settings of ``env`` alone."""
+        """Start ``cinestrata …`` with the settings of ``env`` alone; by default, no models read the videos."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
+        clean["CINESTRATA_READ"] = "file"
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "cli.main", *map(str, arguments)],
             env={**clean, **{name: str(value) for name, value in (env or {}).items()}},

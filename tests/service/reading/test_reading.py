@@ -164,6 +164,19 @@ def test_worker_that_lost_its_lease_writes_nothing(domain: str, reader: FakeRead
     assert [_texts(video) for video in _names(domain)] == [[("a crane flies", "speech"), HEARD[1]]] * 3
 
 
+def test_workers_share_a_domain(catalog: Settings, post_probed: Post, reader: FakeReader) -> None:
+    domain = mark_learned(post_probed("birds", 12, read="speech,screen").id)
+    start_reading(domain, ReadingSpec())
+    first, second = _claimed("first"), _claimed("second")
+    jobs = [job.vector_id for claim in (first, second) for job in claim.jobs]
+    assert sorted(jobs) == sorted({video.vector_id for video in accepted_videos(domain)})
+    assert claim_readings("third", MODEL_SOURCES) is None
+    with first, second:  # what a worker did not read is due again at once
+        second.store(second.jobs[0], _reading())
+    assert read_queued("third") == 11
+    assert _counts(domain) == (12, 12, 0, 0)
+
+
 def test_killed_worker_loses_no_video_that_it_has_read(domain: str, reader: FakeReader) -> None:
     """The videos of its claim are then claimed one by one: one of them may have killed it."""
     start_reading(domain, ReadingSpec())
