@@ -21,6 +21,7 @@ from av.video.stream import VideoStream
 from PIL import Image, ImageOps
 
 from media.errors import MediaError
+from media.file_texts import read_file_texts
 from media.media_paths import FrameSize
 from media.video_limits import VIDEO_FORMATS, VideoInfo, VideoLimits
 
@@ -118,16 +119,11 @@ _SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target, since not every 
 
 
 class StreamExtent(NamedTuple):
-    """A stream's extent in time.
+    """A stream's extent in time."""
 
-    Attributes:
-        duration: Seconds.
-        start: Timestamp of the first frame, in units of the stream; None if frames have no timestamps.
-    """
-
-    duration: float
+    duration: float  # seconds
     frames: int
-    start: int | None
+    start: int | None  # timestamp of the first frame, in units of the stream; None without timestamps
 
 
 class _TimedFrame(NamedTuple):
@@ -316,16 +312,20 @@ def decode(
                 receive(image)
             if image is None:
                 raise MediaError(f"{name} has no decodable frame; it is damaged; export it again")
+            container = video.container
+            if container.streams.subtitles:  # read from the beginning
+                container = stack.enter_context(_open_container(file, name, pictures))
             return VideoInfo(
                 content_hash=content_hash,
                 bytes=size_bytes,
-                container=video.container.format.name.split(",")[0],
+                container=container.format.name.split(",")[0],
                 codec=stream.codec_context.name,
                 width=image.width,
                 height=image.height,
                 fps=float(stream.average_rate or 0),
                 duration=video.extent.duration,
                 frames=video.extent.frames,
+                texts=read_file_texts(container, video.start, video.extent.duration),
             )
     except (av.FFmpegError, ValueError, EOFError) as error:
         if isinstance(error, (MediaError, MemoryError)):

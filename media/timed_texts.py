@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
@@ -13,6 +15,11 @@ SOURCES: tuple[TextSource, ...] = get_args(TextSource)  # in order of precedence
 MAX_TEXT_CHARS = 500
 # Marks and overrides of the direction of text, which could make a line read differently from what it says.
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")  # of SubStation Alpha
+_SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
+_TAG = re.compile(r"<[^<>]*>")
+_STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
+_BREAK = re.compile(r"\\[Nn]|<br ?/?>")
 
 
 class TimedText(NamedTuple):
@@ -43,6 +50,23 @@ class FileTexts:
 
 def clean_text(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     """Return a text as one line without control and bidi characters, shortened to a limit of characters."""
-    text = _BIDI.sub("", text[: 8 * limit])
+    return _without_controls(_BIDI.sub("", text[: 8 * limit]))[:limit].rstrip()
+
+
+def plain_lines(text: str) -> list[str]:
+    """Split a cue of subtitles into lines without markup, but with speaker names."""
+    if DRAWING.search(text):  # its text are coordinates
+        return []
+    text = _TAG.sub("", _BREAK.sub("\n", _SPEAKER.sub(r"\1: ", _STYLE.sub("", text))))
+    return [*filter(None, map(_plain_text, text.replace("\\h", " ").split("\n")))]
+
+
+def _plain_text(line: str) -> str:
+    with suppress(ValueError):  # a character reference with thousands of digits
+        line = html.unescape(line)
+    return _without_controls(line)
+
+
+def _without_controls(text: str) -> str:
     kept = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs"))
-    return " ".join(kept.split())[:limit].rstrip()
+    return " ".join(kept.split())

@@ -6,11 +6,8 @@ formats; its SubRip reader takes the times within YouTube's lines for those of c
 
 from __future__ import annotations
 
-import html
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import dropwhile, takewhile
 from typing import Any
 
@@ -18,6 +15,7 @@ from pysubs2 import SSAFile
 from pysubs2.exceptions import UnknownFPSError
 
 from cinestrata_schemas.videos import MAX_CUES, Cue
+from media.timed_texts import DRAWING, plain_lines
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.text_files import check_line_number
@@ -30,11 +28,6 @@ _MAX_TIME = 2**53
 # pysubs2 takes quadratic time in the length of a line, and in that of a paragraph in TTML.
 _MAX_LINE_CHARS = request_limits.MAX_CUE_CHARS
 _MAX_CHARS = 1024**2
-_SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
-_TAG = re.compile(r"<[^<>]*>")
-_STYLE = re.compile(r"\{\\[^{}]*\}")  # of SubStation Alpha, such as {\an8}
-_DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
-_BREAK = re.compile(r"\\[Nn]|<br ?/?>")
 _ARROW = re.compile(r"[-–—]{1,2}>")
 _TIME = re.compile(r"(?:(?:(\d{1,10}):)?(\d{1,2}):)?(\d{1,6})(?:\s?[.,:]\s?(\d{1,9}))?(?=\s|$)")
 _CUE_NUMBER = re.compile(r"\W*\d+\W*")
@@ -70,7 +63,7 @@ def build_cues(timed: Iterable[TimedText], name: str) -> Iterator[Cue]:
             invalid += 1
             continue
         valid += 1
-        lines = _plain_lines(raw)
+        lines = plain_lines(raw)
         new = lines[1:] if lines and lines[0] == last else lines
         last = lines[-1] if lines else last
         if not new:
@@ -171,25 +164,9 @@ def _read_with_pysubs2(lines: Sequence[str], name: str) -> Iterator[TimedText]:
         raise InvalidInput.at(name, problem, hint) from None
     cues.sort(key=lambda event: event.start)
     for event in cues:
-        is_marked_up = kind != "ttml" and not _DRAWING.search(event.text)  # braces are styles or comments
+        is_marked_up = kind != "ttml" and not DRAWING.search(event.text)  # braces are styles or comments
         words = re.sub(r"\{[^{}]*\}", "", event.text) if is_marked_up else event.text
         yield event.start / 1000, event.end / 1000, words
-
-
-def _plain_lines(text: str) -> list[str]:
-    """Split a cue into lines without markup, but with speaker names."""
-    if _DRAWING.search(text):  # its text are coordinates
-        return []
-    text = _TAG.sub("", _BREAK.sub("\n", _SPEAKER.sub(r"\1: ", _STYLE.sub("", text))))
-    return [*filter(None, map(_plain_text, text.replace("\\h", " ").split("\n")))]
-
-
-def _plain_text(line: str) -> str:
-    with suppress(ValueError):  # a character reference with thousands of digits
-        line = html.unescape(line)
-    return " ".join(
-        "".join(c for c in line if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")).split()
-    )
 
 
 SPEECH_COLUMNS = ["start", "end", "text"]  # the header of Whisper's .tsv; times are milliseconds
