@@ -107,7 +107,7 @@ function row({ start, text, source }, namesSource) {
     el(
       "span",
       {},
-      namesSource || source !== "subtitles"
+      namesSource || ["speech", "screen"].includes(source)
         ? el("span", { className: "origin", textContent: `${SOURCES[source] ?? source}: ` })
         : null,
       text,
