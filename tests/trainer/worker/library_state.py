@@ -18,7 +18,6 @@ from cli.commands.library_checks import check_catalog
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from models.releases.release_files import read_lineage, read_release
 from models.releases.release_state import ReleaseState
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Moment, Recall, Task, Video
@@ -26,6 +25,7 @@ from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
+from trainer.published_library import Library
 from trainer.worker import learning_job
 
 
@@ -48,13 +48,11 @@ def open_store() -> ShardStore:
 
 
 def current_release() -> ReleaseState:
-    """Return the newest published release."""
+    """Return the newest published release, with its training state."""
     store = open_store()
     release = store.manifest().release
     assert release is not None
-    return read_release(
-        store.release_folder(release), read_parent=lambda earlier: read_lineage(store.release_folder(earlier))
-    )
+    return Library(store).release(release)
 
 
 def shard_vectors(task: str) -> dict[int, np.ndarray]:

@@ -31,6 +31,7 @@ from tests.trainer.worker.library_state import (
     call_before,
     current_release,
     die_after,
+    die_before,
     expire_leases,
     interrupt,
     learn,
@@ -274,14 +275,15 @@ def test_queries_outside_of_a_fold_are_not_measured() -> None:
 def test_killed_job_has_the_same_fold_after_it_resumes(post_videos: Post) -> None:
     """Releases are named by their content, so a second attempt writes the release of the first one."""
     task = post_analytic(post_videos, "day")
-    assert run_in_process(learning_job.run_learning_job, task, die_after(ShardStore, "adopt_release")) != 0
-    (written,) = (settings().index_dir / "releases").iterdir()
+    assert run_in_process(learning_job.run_learning_job, task, die_before(ShardStore, "write_shard")) != 0
+    written = {path.name for path in (settings().index_dir / "releases").iterdir()}
     expire_leases(task)
     assert run_in_process(learning_job.run_learning_job, task, die_after(ShardStore, "publish")) != 0
-    assert open_store().manifest().release == written.name
+    published = open_store().manifest()
+    assert written == {published.release, *(state.id for state in published.training.values())}
     expire_leases(task)
     learn(task)
-    assert open_store().manifest().release == written.name
+    assert open_store().manifest() == published
     assert recall_cells()[1, 1, "pinned", "local"].queries == len(newest_fold().videos) == 2
 
 
