@@ -271,7 +271,7 @@ class SearchEngine:
         """Run :meth:`search` without blocking the event loop. Concurrent searches share batches."""
         (request,) = parse_requests([query], self.settings)
         # Filters and earlier releases may need a read, which must not delay the other searches in the batch.
-        if request.cursor is None and request.filter == NO_FILTER:
+        if request.cursor is None and request.filter is NO_FILTER:
             try:
                 return await self.scheduler.submit(request)
             except UnknownTask:  # the snapshot may lag behind the catalog

@@ -215,7 +215,7 @@ def start_searches(
         # list, regardless of page and thresholds.
         depth = max(end + 1, CONFIDENCE_DEPTH if calibrations else 0)
         allowed_ids: dict[str, Ids | None] = dict.fromkeys(searched)
-        if request.filter != NO_FILTER:
+        if request.filter is not NO_FILTER:
             allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
         candidates = list(unbounded_weights)
         indices = np.fromiter(map(snapshot.task_indices.__getitem__, candidates), np.intp, len(candidates))

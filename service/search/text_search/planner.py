@@ -7,20 +7,10 @@ besides its visual score. Tasks are therefore searched in rounds, highest bound 
 remaining task can contain a video that would enter the results (:func:`models.routing.router.can_reach_score`). The
 cost depends on how clearly the text points to tasks, not on how many there are.
 
-==========  =========================================================================================================
-``routes``  searched tasks
-==========  =========================================================================================================
-``all``     Every task, except where even a cosine of 1 could not enter the results. Exact.
-``auto``    Like ``all``, but with a likely bound on the cosine: this query's highest cosine so far plus a slack. Once
-            there are enough hits, at most a limited number of the likeliest tasks (:class:`RoundLimits`). If videos
-            that match all terms fill the list, others are no more right: there is no slack, and the limit is at most
-            24 tasks.
-a number    That many of the likeliest tasks.
-==========  =========================================================================================================
-
 ``auto`` is designed to keep 99 of 100 correct results in the first ten of ``all``. Encoders that share one text tower
 pass between tasks have wider limits: another task then costs only the scan of its shard, and a few large rounds cost
-less than many small ones. ``docs/ranking.md`` lists the limits.
+less than many small ones. ``docs/ranking.md`` says when
+each kind of ``routes`` stops, and lists the limits.
 """
 
 from __future__ import annotations
