@@ -281,9 +281,10 @@ class Analytic(Method):
         before, residuals = self._sums, targets - config.zero_shot_weight * frozen
         self._lexicon = lexicon = build_lexicon(self._observed_tokens, layout.lexical, share, self._lexicon)
         if self._chosen is None:  # part of a task takes the penalties of the whole
-            fixed = config.semantic_penalty, config.lexical_penalty
+            fixed, centered = (config.semantic_penalty, config.lexical_penalty), share * targets.mean(0)
+            added = config.zero_shot_weight * frozen - centered
             self._chosen = (
-                fixed[0] or choose_penalty(features, residuals, before.fit, _PENALTIES[0]),
+                fixed[0] or choose_penalty(features, residuals, before.fit, _PENALTIES[0], added),
                 fixed[1] or choose_penalty(features, lexicon.targets, fit_ridge, _PENALTIES[1]),
             )
         self._penalty, lexical_penalty = self._chosen
@@ -316,7 +317,9 @@ class Analytic(Method):
 
     def _video_features(self, frames: Tensor) -> Tensor:
         """Compute video features ``[n, F]``, once per video for both training and embedding."""
-        digests = _frame_digests(frames)
+        digests = [
+            blake2b(np.ascontiguousarray(video).data, digest_size=16).digest() for video in frames.numpy()
+        ]
         features_of = {digest: self._features[digest] for digest in digests if digest in self._features}
         missing = [row for row, digest in enumerate(digests) if digest not in features_of]
         if missing:
@@ -324,8 +327,3 @@ class Analytic(Method):
             for row, features in zip(missing, computed, strict=True):
                 features_of[digests[row]] = self._features[digests[row]] = features
         return torch.stack([features_of[digest] for digest in digests])
-
-
-def _frame_digests(frames: Tensor) -> list[bytes]:
-    """Hash each video's frames."""
-    return [blake2b(np.ascontiguousarray(video.numpy()).data, digest_size=16).digest() for video in frames]

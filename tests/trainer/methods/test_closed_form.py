@@ -177,7 +177,7 @@ def test_rarest_tokens_of_a_large_vocabulary_are_dropped() -> None:
     assert tokens == [*range(2046), 7000, 8000]
 
 
-def test_penalty_is_chosen_by_the_error_on_left_out_videos() -> None:
+def test_penalty_is_chosen_by_the_cosines_of_left_out_videos() -> None:
     rng = torch.Generator().manual_seed(0)
     features = torch.randn(60, 30, generator=rng)
     weights = torch.randn(30, 4, generator=rng).double()
@@ -187,5 +187,5 @@ def test_penalty_is_chosen_by_the_error_on_left_out_videos() -> None:
         exact = choose_penalty(features, signal, fit, 10.0)
         noisy = choose_penalty(features, noise, fit, 10.0)
         assert exact == pytest.approx(1.0)
-        assert noisy == pytest.approx(100.0)
+        assert noisy > exact
     assert choose_penalty(features[:10], noise[:10], fit_ridge, 10.0) == 10.0

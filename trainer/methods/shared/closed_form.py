@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 _FOLDS = 3
-_MIN_COMPARED = 20  # videos
+_MIN_COMPARED, _MAX_COMPARED = 20, 2048  # videos; a sample of larger domains
 _STD_FLOOR = 0.02  # share of the features' root mean square that is added to each standard deviation
 
 
@@ -138,29 +139,34 @@ def choose_penalty(
     targets: Tensor,
     fit: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]],
     default: float,
+    added: Tensor | None = None,
 ) -> float:
-    """Choose a regression's penalty by cross-fitting: its predictions of left-out videos have the least squared error.
+    """Choose a regression's penalty by cross-fitting: its predictions of left-out videos have the highest cosines.
 
     Args:
         features: ``[n, F]``.
         targets: ``[n, D]``.
         fit: Function from the features, targets and penalty to W and b.
         default: Penalty for too few videos to compare; a power of √10 is chosen around it.
+        added: What is added to both targets and predictions before their cosine, ``[n, D]``.
     """
     if len(features) < _MIN_COMPARED:
         return default
+    sample = slice(None, None, -(-len(features) // _MAX_COMPARED))
+    features, targets, added = features[sample], targets[sample], None if added is None else added[sample]
     folds = torch.arange(len(features)) % _FOLDS
     penalties = [default * 10 ** (step / 2) for step in range(-2, 3)]
 
-    def error(penalty: float) -> float:
+    def total_cosine(penalty: float) -> float:
         total = 0.0
         for fold in range(_FOLDS):
             weight, offset = fit(features[folds != fold], targets[folds != fold], penalty)
-            predicted = features[folds == fold].double() @ weight + offset
-            total += float((predicted - targets[folds == fold]).square().sum())
+            shift = 0.0 if added is None else added[folds == fold]
+            predicted = features[folds == fold].double() @ weight + offset + shift
+            total += float(cosine_similarity(predicted, targets[folds == fold] + shift, dim=-1).sum())
         return total
 
-    return min(penalties, key=error)
+    return max(penalties, key=total_cosine)
 
 
 _MAX_TOKENS = 2048  # most frequent tokens of a domain; in a large domain, rarer ones hardly change its space
