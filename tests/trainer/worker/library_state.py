@@ -26,7 +26,7 @@ from service.tasks import commands, lifecycle
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from trainer.published_library import Library
-from trainer.worker import learning_job
+from trainer.worker import append_job, learning_job
 
 
 def run_job(task: str) -> TaskDetails:
@@ -124,6 +124,12 @@ def post_append(
         entries.append({"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": texts})
     task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task
     return probe(task.id).id
+
+
+def run_append(append: str) -> TaskDetails:
+    """Run an append job; the append afterwards."""
+    append_job.run_append_job(append)
+    return commands.get_task(append)
 
 
 def interrupt(*_: Any, **__: Any) -> None:

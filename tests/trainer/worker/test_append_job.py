@@ -34,6 +34,7 @@ from tests.trainer.worker.library_state import (
     learn,
     open_store,
     require_same_videos,
+    run_append,
     shard_vectors,
 )
 from trainer.methods import start_method
@@ -48,15 +49,9 @@ def post_append(domain: str, *names: str, seconds: int = 1, copy: str | None = N
     return library_state.post_append(domain, contents, ["the {} video"], seconds)
 
 
-def run(append: str) -> TaskDetails:
-    """Run the append job; the append afterwards."""
-    append_job.run_append_job(append)
-    return commands.get_task(append)
-
-
 def append(domain: str, *names: str) -> TaskDetails:
     """Append new videos, which must become ready."""
-    view = run(post_append(domain, *names))
+    view = run_append(post_append(domain, *names))
     assert (view.state, view.error) == ("ready", None)
     return view
 
@@ -104,7 +99,7 @@ def test_videos_are_appended_with_the_pinned_encoder(
 def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_task: str) -> None:
     append(learned_task, "red")
     manifest = open_store().manifest()
-    view = run(post_append(learned_task, copy="red"))
+    view = run_append(post_append(learned_task, copy="red"))
     assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 1, 0)
     assert view.rejected[0].reason == "same content as new/red.mp4"
     assert open_store().manifest() == manifest
@@ -113,8 +108,8 @@ def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_
 def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
     """Both are probed before one is published, so that only the publication can notice it."""
     first, second = post_append(learned_task, "red"), post_append(learned_task, copy="red")
-    assert run(first).counts.appended == 1
-    view = run(second)
+    assert run_append(first).counts.appended == 1
+    view = run_append(second)
     assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 0, 1)
     require_same_videos(learned_task)
 
@@ -136,7 +131,7 @@ def test_append_with_ids_of_other_videos_fails(learned_task: str) -> None:
             vectors=other,
         )
     )
-    view = run(append_id)
+    view = run_append(append_id)
     assert view.state == "failed"
     assert "uses 1 of the append's 2 vector IDs for other videos" in (view.error or "")
 
@@ -147,7 +142,7 @@ def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(
     append_id = post_append(learned_task, "red")
     domain = post_videos("night", videos=2, tests=0)
     waits = require_unlocked_catalog(monkeypatch)
-    assert run(append_id).state == "ready"
+    assert run_append(append_id).state == "ready"
     assert waits
     waits.clear()
     learn(domain)
@@ -174,7 +169,7 @@ def test_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pyt
     if published:
         with pytest.raises(Conflict, match="published"):
             commands.cancel_task(task)
-    assert run(task).state == "ready"
+    assert run_append(task).state == "ready"
     assert len(open_store().manifest().segments(learned_task)) == 2
     require_same_videos(learned_task)
 
@@ -191,7 +186,7 @@ def test_append_finishes_a_deletion_that_was_killed_after_its_tombstones(
             delete_videos(["new-red"])
     assert "new-red" in catalog_vector_ids(task)
     compact(learned_task)
-    assert run(task).state == "ready"
+    assert run_append(task).state == "ready"
     assert catalog_vector_ids(learned_task).keys() & {"new-red", "new-blue"} == {"new-blue"}
     require_same_videos(learned_task)
 
@@ -202,12 +197,12 @@ def test_compaction_before_a_killed_append_is_resumed_does_not_fail_it(
 ) -> None:
     """The compaction drops the vectors of duplicates; they stay rejected even if their originals are deleted."""
     first, second = post_append(learned_task, "red"), post_append(learned_task, "blue", copy="red")
-    assert run(first).counts.appended == 1
+    assert run_append(first).counts.appended == 1
     die(second, "after the manifest", monkeypatch)
     if is_original_deleted:
         delete_videos(["new-red"])
     compact(learned_task)
-    view = run(second)
+    view = run_append(second)
     assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 1, 1)
     require_same_videos(learned_task)
 
@@ -218,9 +213,9 @@ def test_video_that_becomes_a_duplicate_while_its_append_is_interrupted_is_store
     """The index lists the video, then another append gives the domain its content."""
     task, other = post_append(learned_task, "blue", copy="red"), post_append(learned_task, "red")
     die(task, "after the manifest", monkeypatch)
-    assert run(other).counts.appended == 1
+    assert run_append(other).counts.appended == 1
     die(task, "before the manifest", monkeypatch)
-    view = run(task)
+    view = run_append(task)
     assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 1, 1)
     require_same_videos(learned_task)
 
@@ -240,7 +235,7 @@ def test_video_deleted_before_a_killed_publication_is_never_found(
         patch.setattr(ShardStore, "append", die_after)
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)
-    assert run(task).state == "ready"
+    assert run_append(task).state == "ready"
     require_same_videos(learned_task)
 
 
@@ -252,7 +247,7 @@ def test_video_deleted_before_publication_is_never_found(
     task = post_append(learned_task, "red", "blue")
 
     call_before(monkeypatch, append_job, stage, lambda: delete_videos(["new-red"]))
-    while (view := run(task)).state != "ready":
+    while (view := run_append(task)).state != "ready":
         assert view.error is None
     assert view.counts.appended == 1
     assert catalog_vector_ids(learned_task).keys() & {"new-red", "new-blue"} == {"new-blue"}
@@ -293,7 +288,7 @@ def test_compaction_during_an_append_does_not_fail_it(
         open_store().collect_garbage()
 
     call_before(monkeypatch, append_job, "embed_shared", meanwhile)
-    view = run(task)
+    view = run_append(task)
     assert (view.state, view.error) == ("ready", None)
     require_same_videos(learned_task)
     assert len(open_store().manifest().segments(learned_task)) == 2
@@ -308,7 +303,7 @@ def test_append_that_ends_keeps_the_unpublished_files_of_a_training(
     def meanwhile() -> None:
         for folder in open_store().folders():
             os.utime(folder, (time.time() - 7200,) * 2)
-        assert run(added).state == "ready"
+        assert run_append(added).state == "ready"
 
     call_before(monkeypatch, learning_job, "evaluate_task", meanwhile)
     learn(task)
@@ -331,7 +326,7 @@ def test_many_segments_are_copied_into_one(learned_task: str, monkeypatch: pytes
 
 def test_long_video_is_appended_with_its_moments(learned_task: str) -> None:
     task = post_append(learned_task, "film", seconds=21)
-    assert run(task).state == "ready"
+    assert run_append(task).state == "ready"
     vector_id = catalog_vector_ids(learned_task)["new-film"]
     with session_scope() as session:
         moments = session.scalars(select(Moment.vector_id).where(Moment.video_vector_id == vector_id)).all()

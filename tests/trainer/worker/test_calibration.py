@@ -25,7 +25,6 @@ from service.search.explanations import QueryReports
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot, with_current_confidence
 from service.search.video_filters import VideoMetadataCache
-from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.trainer.worker.library_state import (
     call_before,
@@ -38,6 +37,7 @@ from tests.trainer.worker.library_state import (
     open_store,
     post_append,
     recall_cells,
+    run_append,
     run_in_process,
 )
 from trainer.evaluation import cross_fitting
@@ -82,8 +82,7 @@ def test_appended_captions_calibrate_searches_and_later_releases(
 ) -> None:
     assert served_captions() is None  # four training captions are too few
     task = append(learned_task, monkeypatch)
-    append_job.run_append_job(task)
-    assert commands.get_task(task).counts.appended == len(COLORS)
+    assert run_append(task).counts.appended == len(COLORS)
     assert served_captions() == len(COLORS) * CAPTIONS
     assert current_release().confidence is None  # a release never changes
     learn(post_videos("night", videos=2, tests=0))
@@ -95,7 +94,7 @@ def test_appended_captions_calibrate_searches_and_later_releases(
 
 def test_several_small_appends_calibrate_searches(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for colors, captions in ((COLORS[:3], None), (COLORS[3:], len(COLORS) * CAPTIONS)):
-        append_job.run_append_job(append(learned_task, monkeypatch, colors))
+        run_append(append(learned_task, monkeypatch, colors))
         assert served_captions() == captions
 
 
@@ -103,9 +102,9 @@ def test_release_that_is_served_again_has_the_model_of_its_appends(
     learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = open_store().manifest().release
-    append_job.run_append_job(append(learned_task, monkeypatch))
+    run_append(append(learned_task, monkeypatch))
     learn(post_videos("night", videos=2, tests=0))
-    append_job.run_append_job(append(learned_task, monkeypatch, ["white"], min_captions=1))
+    run_append(append(learned_task, monkeypatch, ["white"], min_captions=1))
     assert served_captions() == (len(COLORS) + 1) * CAPTIONS + 1
     open_store().serve(release)
     assert served_captions() == len(COLORS) * CAPTIONS
@@ -116,7 +115,7 @@ def test_model_applies_from_its_generation_unless_the_append_failed(
 ) -> None:
     task = append(learned_task, monkeypatch)
     before = open_store().manifest()
-    append_job.run_append_job(task)
+    run_append(task)
     after, release = open_store().manifest(), before.release or ""
     with session_scope(write=True) as session:
         assert read_calibration(session, release, before.generation) is None
@@ -137,10 +136,10 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
         patch.setattr(append_job, "_measure", lambda *_: append_job.AppendMeasurement())
         patch.setattr(AppendPublication, "complete", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            append_job.run_append_job(task)
+            run_append(task)
     served = load_served()
     assert (_confidence_model(served), with_current_confidence(served)) == (None, None)
-    append_job.run_append_job(task)
+    run_append(task)
     assert load_served().generation == served.generation
     fresh = with_current_confidence(served)
     assert fresh is not None
@@ -159,8 +158,7 @@ def test_model_is_fitted_to_the_release_of_the_publication(
     call_before(
         monkeypatch, append_job, "embed_shared", lambda: learn(post_videos("night", videos=2, tests=0))
     )
-    append_job.run_append_job(task)
-    assert commands.get_task(task).state == "ready"
+    assert run_append(task).state == "ready"
     assert served_captions() == len(COLORS) * CAPTIONS + 1
 
 
@@ -173,8 +171,7 @@ def test_failed_measurement_does_not_fail_the_append(
         raise ValueError("no model")
 
     monkeypatch.setattr(append_job, "fit_library_confidence", fail)
-    append_job.run_append_job(task)
-    view = commands.get_task(task)
+    view = run_append(task)
     assert (view.state, view.counts.appended, served_captions()) == ("ready", len(COLORS), None)
 
 

@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from cli.commands import sync_command
 from cli.commands.sync_command import run_sync
 from cli.service_client import ServiceClient
@@ -29,10 +29,15 @@ from service.storage.video_files import delete_unneeded_frames
 from service.tasks import commands, lifecycle, probing
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
-from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
+from tests.trainer.worker.library_state import (
+    catalog_vector_ids,
+    learn,
+    post_append,
+    run_append,
+    shard_vectors,
+)
 from tests.web_files import WebFiles
-from trainer.worker import append_job, job_environment
-from trainer.worker.append_job import run_append_job
+from trainer.worker import job_environment
 from trainer.worker.learning_job import run_learning_job
 
 Post = Callable[..., str]
@@ -48,14 +53,9 @@ def test_ready_tasks_keep_no_frame_cache(learned_task: str, post_videos: Post) -
     assert _cached() == []
     post_videos("night", videos=2)
     queued = _cached()
-    write_video(settings().media_root / "new.mp4", "new")
-    append = commands.append_videos(
-        learned_task, AppendSpec.model_validate({"videos": [{"uri": "new.mp4"}]})
-    ).task.id
-    probe(append)
+    append = post_append(learned_task, {"new": "new"})
     assert len(_cached()) == len(queued) + 1
-    append_job.run_append_job(append)
-    assert commands.get_task(append).state == "ready"
+    assert run_append(append).state == "ready"
     assert _cached() == queued, "the next task is not learned yet"
 
 
@@ -148,7 +148,7 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
         for task in tasks:
             probe(task)
             run_learning_job(task)
-            run_append_job(task)
+            run_append(task)
         return [client.get_task(task) for task in tasks]
 
     monkeypatch.setattr(sync_command, "follow", follow)

@@ -27,12 +27,13 @@ from tests.trainer.worker.library_state import (
     expire_leases,
     learn,
     post_append,
+    run_append,
     run_in_process,
     run_job,
     shard_vectors,
 )
 from trainer import video_embedding
-from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
+from trainer.worker import catalog_reader, job_environment, learning_job, shared_embedding
 from trainer.worker.shared_embedding import PartFolder
 
 Post = Callable[..., str]
@@ -257,8 +258,7 @@ def test_append_is_embedded_in_chunks(
     before = set(shard_vectors(learned_task))
     task = _post_append(learned_task)
     _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
-    append_job.run_append_job(task)
-    assert commands.get_task(task).state == "ready"
+    assert run_append(task).state == "ready"
     assert embedded == [2, 1]
     assert len(set(shard_vectors(learned_task)) - before) == 3
 
@@ -292,8 +292,7 @@ def test_training_that_begins_keeps_the_parts_of_an_append(
     """A training removes the checkpoints of other tasks, and appends are embedded at the same time."""
     task, training = _post_append(learned_task), post_videos("night", videos=2, captions=0)
     _after_planning(monkeypatch, lambda: run_job(training))
-    append_job.run_append_job(task)
-    view = commands.get_task(task)
+    view = run_append(task)
     assert (view.state, view.error) == ("ready", None)
     assert embedded.count(2) + embedded.count(1) == len(embedded)
 
@@ -324,6 +323,5 @@ def test_outage_of_the_catalog_during_a_chunk_does_not_stop_it(
 
     monkeypatch.setattr(shared_embedding, "_SAVE_SECONDS", -1)
     monkeypatch.setattr(lifecycle.ChunkClaim, "count_finished", fail)
-    append_job.run_append_job(task)
-    assert commands.get_task(task).state == "ready"
+    assert run_append(task).state == "ready"
     assert embedded == [2, 1]

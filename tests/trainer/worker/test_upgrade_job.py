@@ -41,6 +41,7 @@ from tests.trainer.worker.library_state import (
     post_append,
     recall_cells,
     require_same_videos,
+    run_append,
     run_in_process,
     run_job,
     shard_vectors,
@@ -72,12 +73,6 @@ def make_old(upgrade: str) -> None:
     """Make an upgrade old enough that maintenance accepts it."""
     with session_scope(write=True) as session:
         session.get_one(Task, upgrade).finished_at = now(session) - timedelta(days=upgrades.UNDO_DAYS + 1)
-
-
-def run_append(append: str) -> TaskDetails:
-    """Run an append job; the append afterwards."""
-    append_job.run_append_job(append)
-    return commands.get_task(append)
 
 
 def stored_facts(domain: str) -> tuple[Any, ...]:
