@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { button, el, setText } from "./dom.js";
 import { clock } from "./formatting.js";
 import { isPermitted } from "./permissions.js";
+import { servicePath } from "./service_paths.js";
 
 const ROWS = 200; // drawn at a time: a transcript may have 20,000 texts
 const NEAR_END = 400; // pixels
@@ -33,6 +34,9 @@ export function drawTranscript(section, video, play, onSaved) {
   choice.replaceChildren(...["", ...sources].map((name) => option(name, name === chosen)));
   choice.hidden = sources.length < 2;
   section.hidden = !video.transcript.length;
+  section.querySelector("a").href = servicePath(
+    `/videos/${encodeURIComponent(video.id)}/transcript?format=srt`,
+  );
   let cues = [];
   const drawUntil = (count) => {
     while (list.children.length < Math.min(count, cues.length)) {
@@ -57,12 +61,13 @@ export function drawTranscript(section, video, play, onSaved) {
     try {
       const request = body ? { method, headers, body: JSON.stringify(body) } : { method };
       const saved = await api(path, request);
-      setText(alert, "");
+      alert.hidden = true;
       const top = list.scrollTop;
       onSaved(saved);
       list.scrollTop = top;
     } catch (error) {
       setText(alert, error.message);
+      alert.hidden = false;
     }
   };
   list.onclick = ({ target }) => {

@@ -12,6 +12,9 @@ const SPLITS = {
   appended: "appended",
 };
 
+const READINGS = { speech: "Speech", screen: "Text in it", subtitles: "Subtitles", chapters: "Chapters" };
+const UNREAD = { pending: "not read yet", failed: "could not be read", cancelled: "not read" };
+
 export const fact = (name, value) => el("div", {}, el("dt", { textContent: name }), el("dd", {}, value));
 
 /** Word a video's use in its domain. */
@@ -29,6 +32,7 @@ export function fileFacts(video) {
       "Replaced",
       video.replaced_at && `${timeAgo(video.replaced_at)}: texts and feedback may be of the earlier version`,
     ],
+    ...video.readings.map(({ source, state, note }) => [READINGS[source], note ?? UNREAD[state]]),
     ["ID", video.id],
   ];
   return values.filter(([, value]) => value).map(([name, value]) => fact(name, value));
