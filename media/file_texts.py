@@ -27,6 +27,7 @@ _MAX_CHARS = 1_000_000
 _MAX_SECONDS = 20.0  # of reading a subtitle stream
 _SHORTEST = 1.0  # seconds, for a cue that does not state its end
 _TAGS = ("title", "description", "synopsis", "comment", "keywords")
+_LOCATIONS = ("location", "iso6709")
 _MAX_TAG_CHARS = 2000
 _CREATED = ("creationdate", "creation_time", "date")  # the first has a time zone
 _FIRST_YEAR = 1980  # containers count from 1904 or 1970, and cameras without a clock stay there
@@ -47,10 +48,11 @@ def read_file_texts(container: InputContainer, start: float, duration: float) ->
     for stream in container.streams.video[:1]:
         tags = _read_tags(stream.metadata) | tags
     make, model = (next((tags[key] for key in keys if key in tags), "") for keys in (_MAKES, _MODELS))
+    place = next((tags[key] for key in _LOCATIONS if key in tags), None)
     camera = model if model.startswith(make) else f"{make} {model}".strip()
     texts = FileTexts(
         chapters=[*_read_chapters(container, start)],
-        tags={key: tags[key] for key in _TAGS if key in tags},
+        tags={key: tags[key] for key in _TAGS if key in tags} | ({"location": place} if place else {}),
         created=next(filter(None, (_read_time(tags[key]) for key in _CREATED if key in tags)), None),
         camera=camera or None,
     )

@@ -36,7 +36,7 @@ class FileTexts:
 
     subtitles: list[TimedText] = field(default_factory=list)  # the best text subtitle stream
     chapters: list[TimedText] = field(default_factory=list)
-    tags: dict[str, str] = field(default_factory=dict)  # title, description and the like, by lower-case name
+    tags: dict[str, str] = field(default_factory=dict)  # title, location and the like, by lower-case name
     created: str | None = None  # ISO 8601 time
     camera: str | None = None  # maker and model
     language: str | None = None  # of the subtitles, as the file states it

@@ -32,6 +32,7 @@ _PASSAGE_ROWS = 1000  # per INSERT
 _PASSAGE_KEYS = 250  # per SELECT
 GIVEN_SOURCES: tuple[TextSource, ...] = ("person", "subtitles")  # unless the file itself carries them
 _BY_MODELS = {"speech", "screen"}  # sources that a model reads, rather than the file's own streams
+_SHORTEST = 0.001  # seconds
 _SIMILAR = 0.5  # ratio of a line on the screen to a corrected one; other lines are shown at the same time
 
 
@@ -75,7 +76,11 @@ def store_texts(
         for video, cues_of in stored.items():
             for source, cues in texts[video].items():
                 corrected = corrections.get((video, source), ())
-                cues_of[source] = [cue for cue in cues if not _is_corrected(cue, source, corrected)]
+                remaining = [cue for cue in cues if not _is_corrected(cue, source, corrected)]
+                # What is shown in one frame lasts no time, which an edit of the whole transcript would refuse.
+                cues_of[source] = [
+                    (start, max(end, start + _SHORTEST), text) for start, end, text in remaining
+                ]
             passages = ((s, passage) for s in SOURCES for passage in cut_passages(cues_of.get(s, ())))
             rows += [
                 {"video_vector_id": video, "number": number, "source": source, "cues": cues}

@@ -113,7 +113,8 @@ def edit_cue(video_id: str, cue_id: str, patch: CuePatch | None) -> VideoDetails
             changes = {**patch.model_dump(exclude_none=True), "source": "person"}
             cues.append(cue.model_copy(update=changes))
         with suppress(PreconditionFailed):  # a reading, or somebody else, has changed the video meanwhile
-            return edit_video(video_id, VideoPatch(transcript=cues), expected_tag=entity_tag(video))
+            edited = VideoPatch.model_construct(transcript=cues)  # whose length edit_video checks
+            return edit_video(video_id, edited, expected_tag=entity_tag(video))
 
 
 def entity_tag(video: VideoDetails) -> str:

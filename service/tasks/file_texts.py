@@ -46,7 +46,7 @@ def store_file_texts(session: Session, task_id: str, videos: Mapping[Video, File
             key = video.vector_id, source
             if source == "subtitles" and video.vector_id in given and key not in carried:
                 continue
-            note = " ".join(texts.notes) if source == "subtitles" else ""
+            note = "; ".join(texts.notes) if source == "subtitles" else ""
             if cues or note or key in carried:
                 stored.setdefault(video.vector_id, {})[source] = list(cues[:MAX_CUES])
                 row = Reading(video_vector_id=video.vector_id, source=source, state="done", note=note or None)
@@ -62,7 +62,7 @@ def store_file_texts(session: Session, task_id: str, videos: Mapping[Video, File
 def _facts(texts: FileTexts, *, with_location: bool) -> Iterator[tuple[str, Any]]:
     """Yield metadata values: texts to search, and facts to filter by."""
     for name, text in texts.tags.items():
-        if text and (with_location or "location" not in name):
+        if with_location or name != "location":
             yield name, text
     if texts.created:
         yield "created", texts.created

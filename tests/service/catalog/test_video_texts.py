@@ -104,7 +104,7 @@ def test_new_reading_replaces_only_its_source(catalog: Settings, post: Post) -> 
         cues = read_passages(session, passages)
         assert session.scalars(select(Passage.number).order_by(Passage.number)).all() == [0, 1, 2, 3]
     # A passage goes on in the next one, but not in another source.
-    texts = [[text for *_, text in cues[passage]] for passage in passages.tolist()]
+    texts = [[text for *_, text in cues[passage].cues] for passage in passages.tolist()]
     assert texts == [["a subtitle"], [cue[2] for cue in SPEECH], ["good bye"], [cue[2] for cue in SCREEN]]
 
 

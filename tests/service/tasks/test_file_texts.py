@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
+import av
+import numpy as np
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import TaskDetails
@@ -15,16 +19,17 @@ from service.core.settings import Settings
 from service.library.library_listing import get_video
 from service.library.video_changes import edit_video
 from service.tasks.file_texts import store_file_texts
+from tests.claimed_probing import probe
 
 Post = Callable[..., TaskDetails]
 
 CARRIED = FileTexts(
     subtitles=[TimedText(0, 1, "in the file")],
     chapters=[TimedText(0, 9, "Arrival")],
-    tags={"title": "Herons", "comment": "", "location": "+48.1+11.5/"},
+    tags={"title": "Herons", "location": "+48.1+11.5/"},
     created="2024-05-01T10:00:00Z",
     camera="Maker Model",
-    notes=["Bitmap subtitles are not read."],
+    notes=["pictures are not read", "the rest is damaged"],
 )
 
 
@@ -50,7 +55,7 @@ def test_given_texts_and_metadata_win_over_those_of_the_file(catalog: Settings, 
         first, second = _store(task, CARRIED)
         assert _texts(first) == [("Arrival", "chapters"), ("in the file", "subtitles")][::-1]
         assert {row.source: row.note for row in first.readings} == {
-            "subtitles": "Bitmap subtitles are not read.",
+            "subtitles": "pictures are not read; the rest is damaged",
             "chapters": None,
         }
         facts = {"created": "2024-05-01T10:00:00Z", "year": 2024, "camera": "Maker Model"}
@@ -71,3 +76,35 @@ def test_location_is_read_on_request_and_nothing_if_off(catalog: Settings, post:
     hostile = FileTexts(tags={"title": "x" * 10**6})
     (video,) = _store(post("hostile", 1).id, hostile)
     assert video.metadata == {}
+
+
+def test_texts_of_a_file_are_stored_when_it_is_probed(configured: Settings, post: Post) -> None:
+    task = post(videos=1, read="file,location").id
+    (video,) = _store(task, None)
+    with av.open(str(configured.media_root / video.uri), "w", format="matroska") as container:
+        container.metadata.update(
+            {"title": "Herons", "LOCATION": "+48.1+11.5/", "creation_time": "2024-05-01T10:00:00Z"}
+        )
+        container.set_chapters(
+            [
+                {
+                    "id": 1,
+                    "start": 0,
+                    "end": 0,
+                    "time_base": Fraction(1, 1000),
+                    "metadata": {"title": "Arrival"},
+                }
+            ]
+        )
+        stream: Any = container.add_stream("libx264", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(8):
+            picture = np.full((48, 64, 3), 30 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    assert probe(task).counts.accepted == 1
+    details = get_video(video.id)
+    assert _texts(details) == [("Arrival", "chapters")]
+    assert (details.metadata["title"], details.metadata["location"]) == ("Herons", "+48.1+11.5/")
+    assert details.metadata["year"] == 2024
+    assert edit_video(video.id, VideoPatch(transcript=details.transcript)) == details
