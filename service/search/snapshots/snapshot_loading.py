@@ -135,7 +135,8 @@ def load_snapshot(
         profiles = RoutingProfiles.concatenate([part.release.profiles for part in loaded])
     uncounted = frozenset[str]().union(*(part.release.uncounted for part in loaded))
     previous = other.appended_profiles if other else {}
-    appended = appended_profiles(shards, _profile_factors(lineage_of), previous, uncounted)
+    factors = {task: each.query_vectors.profile_factor for task, each in lineage_of.items()}
+    appended = appended_profiles(shards, factors, previous, uncounted)
     modes = loaded[0].served.query_vectors.modes
     snapshot = SearchSnapshot(
         index_snapshot=index_snapshot,
@@ -228,14 +229,11 @@ def _load_lineage(
     return _LoadedLineage(served, release, shards, videos)
 
 
-def _profile_factors(lineages: Mapping[str, ServedLineage]) -> dict[str, float]:
-    return {task: each.query_vectors.profile_factor for task, each in lineages.items()}
-
-
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
     previous = snapshot.appended_profiles
-    appended = appended_profiles(snapshot.shards, _profile_factors(snapshot.lineages), previous)
+    factors = {task: each.query_vectors.profile_factor for task, each in snapshot.lineages.items()}
+    appended = appended_profiles(snapshot.shards, factors, previous)
     changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:
         return None
@@ -271,11 +269,8 @@ def with_current_confidence(snapshot: SearchSnapshot) -> SearchSnapshot | None:
 def _replace_profiles(
     profiles: RoutingProfiles, indices: Mapping[str, int], replacements: Mapping[str, AppendedProfile]
 ) -> RoutingProfiles:
-    if not replacements:
-        return profiles
-    return profiles.replace_rows(
-        {indices[task]: (row.tokens, row.values) for task, row in replacements.items()}
-    )
+    rows = {indices[task]: (row.tokens, row.values) for task, row in replacements.items()}
+    return profiles.replace_rows(rows) if rows else profiles
 
 
 # -- releases ---------------------------------------------------------------------------------------------------
