@@ -127,6 +127,16 @@ def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Po
     assert recall_cells()[2, 1, "pinned", "global_all"].queries == 2
 
 
+def test_sums_stay_with_two_releases(post_videos: Post) -> None:
+    for name in ("day", "night", "dusk"):
+        learn(post_videos(name, method="analytic", settings={}))
+    library = Library(open_store())
+    releases = list(library.manifest.releases)
+    assert list(library.manifest.training) == releases[1:]
+    assert library.release(releases[-1]).tensors["sums.count"] == 12
+    assert library.release(releases[0]).is_partial
+
+
 @pytest.mark.slow
 def test_task_without_captions_is_indexed_with_the_current_release(post_videos: Post) -> None:
     uncaptioned = post_videos("uncaptioned", captions=0)
