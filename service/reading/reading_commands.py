@@ -45,11 +45,10 @@ def start_reading(task_id: str, spec: ReadingSpec) -> ReadingDetails:
         domain.read = spec.read or domain.read
         sources = model_sources(domain.read)
         if not sources:
-            reasons = _details(session, domain).unavailable.values() or [
-                f"read is {domain.read or settings().read}"
-            ]
+            details = _details(session, domain)
+            reasons = "; ".join(details.unavailable.values()) or f"read is {details.read}"
             raise Conflict(
-                f"Neither speech nor text in the picture can be read from {domain.name!r}: {'; '.join(reasons)}."
+                f"Neither speech nor text in the picture can be read from {domain.name!r}: {reasons}."
             )
         queue_unread(session, in_domain(domain.id), sources, subtitled=spec.subtitled)
         states = ["cancelled", *(["failed"] if spec.retry else [])]
@@ -79,7 +78,5 @@ def _details(session: Session, domain: Task) -> ReadingDetails:
     return ReadingDetails(
         **progress.model_dump(),
         read=domain.read or settings().read,
-        unavailable={
-            source: text for source, text in problems.items() if text is not None and source in names
-        },
+        unavailable={source: text for source, text in problems.items() if text and source in names},
     )

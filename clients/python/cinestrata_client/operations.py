@@ -8,17 +8,7 @@ from typing import Any
 
 from cinestrata_client.requests import Pages, operation
 from cinestrata_schemas import access, choice_types, library, operations, syncs, tasks, videos, webhooks
-from cinestrata_schemas.search import (
-    CaptionsResponse,
-    QueryReport,
-    ResultExplanation,
-    SearchBatch,
-    SearchBatchResponse,
-    SearchResponse,
-    SearchResult,
-    SimilarVideosResponse,
-    SuggestionsResponse,
-)
+from cinestrata_schemas import search as searches
 
 # mypy: disable-error-code="empty-body"
 
@@ -164,7 +154,7 @@ class Operations:
         k: int | None = None,
         scope: choice_types.SearchScope | None = None,
         min_score: float | None = None,
-    ) -> SimilarVideosResponse:
+    ) -> searches.SimilarVideosResponse:
         """Find the videos most similar to a library video, by their stored vectors."""
 
     @operation("GET", "/videos/{video_id}/explanation")
@@ -184,7 +174,7 @@ class Operations:
         mode: choice_types.QueryMode | None = None,
         routes: str | None = None,
         moments: int | None = None,
-    ) -> ResultExplanation:
+    ) -> searches.ResultExplanation:
         """Explain a video's score for a query: cosine, routing evidence, confidence and rank."""
 
     @operation("GET", "/videos/{video_id}/thumbnail")
@@ -212,21 +202,21 @@ class Operations:
         min_confidence: float | None = None,
         facets: bool | None = None,
         cursor: str | None = None,
-    ) -> SearchResponse:
+    ) -> searches.SearchResponse:
         """Search videos by text, in all domains or some of them, best first."""
 
     @operation("POST", "/search")
-    def search_many(self, body: SearchBatch) -> SearchBatchResponse:
+    def search_many(self, body: searches.SearchBatch) -> searches.SearchBatchResponse:
         """Run up to 256 searches in one request, all on one release except those with a cursor."""
 
     @operation("GET", "/suggestions")
-    def suggest_words(self, q: str, *, k: int | None = None) -> SuggestionsResponse:
+    def suggest_words(self, q: str, *, k: int | None = None) -> searches.SuggestionsResponse:
         """Suggest words that complete the last word of a query, most frequent first."""
 
     @operation("GET", "/videos/{video_id}/captions")
     def describe_video(
         self, video_id: str, *, k: int | None = None, scope: choice_types.SearchScope | None = None
-    ) -> CaptionsResponse:
+    ) -> searches.CaptionsResponse:
         """Find the library captions that describe a video best, each with the video it belongs to."""
 
     # --- Feedback ---
@@ -257,7 +247,7 @@ class Operations:
     # --- Library and measures ---
 
     @operation("GET", "/tasks/{task_id}/queries")
-    def get_query_report(self, task_id: str, *, worst: int | None = None) -> QueryReport:
+    def get_query_report(self, task_id: str, *, worst: int | None = None) -> searches.QueryReport:
         """Measure how well search finds a domain's videos by their captions."""
 
     @operation("GET", "/forgetting")
@@ -481,4 +471,4 @@ class Operations:
     iter_shards = Pages(list_shards, library.ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, access.AuditRecord)
     iter_feedback = Pages(list_feedback, videos.FeedbackDetails)
-    iter_search = Pages(search, SearchResult)
+    iter_search = Pages(search, searches.SearchResult)
