@@ -32,6 +32,7 @@ class LibraryVideo:
     metadata: dict[str, Any]
     stored: tuple[str, ...] = ()
     is_hidden: bool = False
+    timed: tuple[tuple[str, str], ...] = ()  # source and words of each timed text that a service has
 
     @property
     def name(self) -> str:

@@ -38,6 +38,7 @@ from benchmarks.queries.query_kinds import (
     library_words,
     random_letters,
     retyped_queries,
+    timed_queries,
 )
 from benchmarks.queries.query_rivals import (
     CHANCE,
@@ -219,6 +220,7 @@ def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:
         *keyword_queries(library, count, random.Random(f"keywords {seed}")),
         *caption_queries(library, ["learned", "hidden"], count, seed),
         *retyped_queries(library, count, random.Random(f"retyped {seed}")),
+        *timed_queries(library, count, random.Random(f"timed {seed}")),
         *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
     ]
     short = keep_first_captions(library)
@@ -253,7 +255,7 @@ def compare_service(
     excluded: Collection[str] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> QueryResults:
-    """Search a service's library, and BM25 over the captions that it stores.
+    """Search a service's library, and BM25 over the captions and timed texts that it stores.
 
     Videos whose captions are in the folders, but not in the library, are hidden. Captions in new wording and domains
     left out need other libraries, so they are not measured. Arguments are those of :func:`compare_on_queries`.
@@ -280,7 +282,11 @@ def _match_videos(client: Client, domains: Library) -> Library:
         stored = {video.content_hash: video for video in client.iter_videos(task=name, status="accepted")}
         library[name] = [
             replace(
-                video, id=row.id, stored=(*row.captions,), is_hidden=bool(video.captions) > bool(row.captions)
+                video,
+                id=row.id,
+                stored=(*row.captions,),
+                is_hidden=bool(video.captions) > bool(row.captions),
+                timed=tuple((cue.source or "", cue.text) for cue in client.get_video(row.id).transcript),
             )
             for video in videos
             if (row := stored.get(content_hash(video.file)))

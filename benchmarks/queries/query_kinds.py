@@ -171,6 +171,37 @@ def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
     return (video.captions[index][:MAX_QUERY_CHARS],)
 
 
+TIMED_KINDS = {"heard": "speech", "read": "screen"}
+_TIMED_WORDS = 3
+
+
+def timed_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
+    """Draw up to three words in a row that were heard or read; right is every video whose texts have them."""
+    videos = [video for part in library.values() for video in part]
+    texts = {
+        video.id: [
+            f" {' '.join(caption_words(text))} "
+            for text in [*video.stored, *(text for _, text in video.timed)]
+        ]
+        for video in videos
+    }
+    queries = []
+    for kind, source in TIMED_KINDS.items():
+        said = [caption_words(text) for video in videos for name, text in video.timed if name == source]
+        parts = {
+            " ".join(words[start : start + _TIMED_WORDS])
+            for words in said
+            for start, word in enumerate(words)
+            if is_content_word(word)
+        }
+        for text in rng.sample(sorted(parts), min(count, len(parts))):
+            right = frozenset(
+                video for video, stored in texts.items() if any(f" {text} " in words for words in stored)
+            )
+            queries.append(Query(kind, text, right, len(right)))
+    return queries
+
+
 def library_words(library: Mapping[str, Sequence[LibraryVideo]]) -> set[str]:
     """Collect the words in all captions, hidden ones included."""
     return {

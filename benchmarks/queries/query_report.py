@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from benchmarks.clips.clip_runs import Interval, difference_interval
 from benchmarks.queries.query_comparison import KEPT_KINDS, UNKNOWN_KINDS, QueryResults
-from benchmarks.queries.query_kinds import CAPTION_KINDS, RETYPED_KINDS
+from benchmarks.queries.query_kinds import CAPTION_KINDS, RETYPED_KINDS, TIMED_KINDS
 from benchmarks.queries.query_rivals import CHANCE, CONVEX, PRODUCT, ROWS, Outcome
 from benchmarks.reporting.markdown_tables import format_interval, markdown_table, write_report
 
@@ -59,6 +59,10 @@ def _tables(results: QueryResults) -> dict[str, list[Column]]:
     for group in groups:
         title = f"Whole captions, own domain{f', {group}' * (len(groups) > 1)}"
         tables[title] = [Column(kind, f"R@{k}", "own", group) for kind in CAPTION_KINDS for k in (1, 10)]
+    if {outcome.query.kind for outcome in results.outcomes} & TIMED_KINDS.keys():
+        tables["Words that were heard or read in the video, all domains"] = [
+            Column(kind, measure) for kind in TIMED_KINDS for measure in ("R@1", "R@10", "matches")
+        ]
     tables["Answers that say that a video matches, or that none does"] = [
         *(Column(kind, "matches") for kind in (*CAPTION_KINDS, *KEPT_KINDS)),
         *(Column(kind, "refused") for kind in UNKNOWN_KINDS),

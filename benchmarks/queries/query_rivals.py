@@ -78,7 +78,7 @@ class Bm25:
 def stored_text(video: LibraryVideo, *, with_names: bool) -> str:
     """Join all texts that the library stores for a video."""
     names = [video.name, *_metadata_texts(video.metadata)] if with_names else []
-    return " ".join([*video.stored, *names]).replace("_", " ")
+    return " ".join([*video.stored, *(text for _, text in video.timed), *names]).replace("_", " ")
 
 
 def _metadata_texts(value: object) -> list[str]:

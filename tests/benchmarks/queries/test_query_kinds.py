@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from benchmarks.queries.query_kinds import (
     library_words,
     random_letters,
     retyped_queries,
+    timed_queries,
 )
 
 
@@ -65,6 +67,28 @@ def test_caption_queries_of_each_kind(library: Library) -> None:
         assert {query.text for query in queries if not query.text.startswith("exercise")} == texts
         assert all(len(query.right) == 1 and query.kind == kind for query in queries)
     assert len(caption_queries(library, ["learned"], 3, 0)) == 3
+
+
+def test_heard_and_read_words_are_drawn_from_timed_texts_and_right_in_all_texts(library: Library) -> None:
+    assert timed_queries(library, 9, random.Random(0)) == []
+    timed = (
+        ("speech", "we see the zebra plank walk today"),
+        ("screen", "Invoice 4711"),
+        ("person", "hidden"),
+    )
+    library["gym"][1] = replace(library["gym"][1], timed=timed)
+    queries = {
+        (query.kind, query.text): query.right for query in timed_queries(library, 99, random.Random(0))
+    }
+    assert queries["heard", "zebra plank walk"] == {"gym1", "zoo1"}
+    assert queries["read", "invoice 4711"] == {"gym1"}
+    assert {text.split()[0] for kind, text in queries if kind == "heard"} == {
+        "see",
+        "zebra",
+        "plank",
+        "walk",
+        "today",
+    }
 
 
 def test_foreign_words_resemble_no_word_of_the_library(library: Library) -> None:
