@@ -8,6 +8,7 @@ vocabulary. A list of phrases comes last.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,7 @@ from media.timed_texts import TimedText, clean_text
 Sound = npt.NDArray[np.float32]  # mono
 
 _RATE = 16000  # samples per second
-_WINDOW_SECONDS = 600  # of sound in memory
+_WINDOW_SECONDS = 240  # of sound in memory, whose spectrum takes ten times as much
 _CUT_SECONDS = 30  # at the end of a window, in which it is cut where it is quietest
 _QUIET_SAMPLES = _RATE // 5
 _GAP_SECONDS = 0.3  # between timestamps, which is filled with silence
@@ -92,7 +93,7 @@ class SpeechReader:
         texts: list[TimedText] = []
         duration = voice = accepted = 0.0  # seconds
         try:
-            for begins, sound in _windows(container, stream):
+            for begins, sound in windows(_pieces(container, stream)):
                 if begins - video.start > video.limits.max_seconds:
                     break
                 segments, info = self._model.transcribe(
@@ -158,11 +159,13 @@ class SpeechReader:
 
 
 def _parts(words: list[Word]) -> Iterator[list[Word]]:
-    """Divide a segment at pauses, and where it gets long."""
+    """Divide a segment at pauses, and a long one into parts of about the same length."""
+    length = words[-1].end - words[0].start if words else 0.0
+    longest = length / max(1, math.ceil(length / _PART_SECONDS))
     first = 0
     for index in range(1, len(words)):
         pause = words[index].start - words[index - 1].end
-        if pause > _PAUSE_SECONDS or words[index].end - words[first].start > _PART_SECONDS:
+        if pause > _PAUSE_SECONDS or words[index].start - words[first].start >= longest:
             yield words[first:index]
             first = index
     if words:
@@ -175,11 +178,11 @@ def _voice(sound: Sound) -> float:
     return float(np.mean(get_vad_model()(padded)))
 
 
-def _windows(container: InputContainer, stream: AudioStream) -> Iterator[tuple[float, Sound]]:
-    """Yield the start in seconds and the samples of windows that are cut where it is quiet."""
+def windows(timed: Iterable[tuple[float | None, Sound]]) -> Iterator[tuple[float, Sound]]:
+    """Join pieces of sound with their times in seconds to windows that are cut where it is quiet."""
     pieces: list[Sound] = []
     begins, samples = 0.0, 0
-    for time, piece in _pieces(container, stream):
+    for time, piece in timed:
         gap = 0.0 if time is None else time - begins - samples / _RATE
         if samples and gap > _CUT_SECONDS:
             yield begins, np.concatenate(pieces)
