@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
 from sqlalchemy.orm import Session
@@ -119,21 +119,13 @@ class ReadingJob(NamedTuple):
     models: dict[TextSource, str | None]
 
 
-class ReadingClaim:
-    """Some claimed videos. As a context manager, it renews their lease, and gives back what was not read.
-
-    Attributes:
-        jobs: The videos, first added first.
-    """
+class ReadingClaim(Lease):
+    """The lease of some claimed videos. As a context manager, it gives back what was not read."""
 
     def __init__(self, owner: str, token: int, jobs: Sequence[ReadingJob]) -> None:
-        self.jobs = jobs
-        self._is_own = IS_PENDING & (Reading.fencing_token == token)
-        self._lease = Lease(f"Reading by {owner}", token, Reading.lease_expires_at, self._is_own)
-
-    def tick(self) -> None:
-        """Report that the reading advances; raise LeaseLost or WorkerStopping."""
-        self._lease.tick()
+        is_held = IS_PENDING & (Reading.fencing_token == token)
+        super().__init__(f"Reading by {owner}", token, Reading.lease_expires_at, is_held)
+        self.jobs = jobs  # first added first
 
     def store(self, job: ReadingJob, reading: VideoReading) -> None:
         """Store what a video says, unless another worker reads it now, it was cancelled, or the video was deleted."""
@@ -141,7 +133,7 @@ class ReadingClaim:
             of_task = select(Task.id).join(Video).where(Video.vector_id == job.vector_id)
             session.scalars(of_task.with_for_update(of=Task)).all()  # transactions lock tasks first
             of_video = Reading.video_vector_id == job.vector_id
-            rows = session.scalars(select(Reading).where(of_video, self._is_own).with_for_update()).all()
+            rows = session.scalars(select(Reading).where(of_video, self._is_held).with_for_update()).all()
             texts: dict[TextSource, Sequence[TimedText]] = {}
             for row in rows:
                 result = reading[row.source]
@@ -156,15 +148,11 @@ class ReadingClaim:
                 store_texts(session, {job.vector_id: texts}, is_read=True)
                 number_edits(session, [job.vector_id])
 
-    def __enter__(self) -> Self:
-        self._lease.__enter__()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lease.end()
-        self._lease.__exit__(kind, error, trace)
+        self.end()
+        super().__exit__(kind, error, trace)
         if isinstance(error, LeaseLost):
             return
         is_innocent = error is None or isinstance(error, (TaskInterruption, SourceUnavailable))
@@ -173,7 +161,7 @@ class ReadingClaim:
             returned = {"lease_owner": None, "lease_expires_at": now(session) + pause, "fencing_token": 0}
             session.execute(
                 update(Reading)
-                .where(self._is_own)
+                .where(self._is_held)
                 .values(**returned, attempts=Reading.attempts - int(is_innocent))
                 .execution_options(synchronize_session=False)
             )

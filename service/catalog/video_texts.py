@@ -76,10 +76,11 @@ def store_texts(
         for video, cues_of in stored.items():
             for source, cues in texts[video].items():
                 corrected = corrections.get((video, source), ())
-                remaining = [cue for cue in cues if not _is_corrected(cue, source, corrected)]
-                # What is shown in one frame lasts no time, which an edit of the whole transcript would refuse.
                 cues_of[source] = [
-                    (start, max(end, start + _SHORTEST), text) for start, end, text in remaining
+                    # What is shown in one frame lasts no time, which an edit of the transcript would refuse.
+                    (start, max(end, start + _SHORTEST), text)
+                    for start, end, text in cues
+                    if not _is_corrected((start, end, text), source, corrected)
                 ]
             passages = ((s, passage) for s in SOURCES for passage in cut_passages(cues_of.get(s, ())))
             rows += [
@@ -104,11 +105,13 @@ def edit_texts(session: Session, video: int, texts: Iterable[SourcedText]) -> bo
     """
     stored = read_texts(session, video)
     sources = {text[:3]: text.source for text in reversed(stored)}
+    before = set(stored)
     edited: list[SourcedText] = []
     for text in texts:
-        source = text.source if text in stored or text.source == "subtitles" else None
+        source = text.source if text in before or text.source == "subtitles" else None
         edited.append(text._replace(source=source or sources.get(text[:3]) or "person"))
-    removed = [text for text in stored if text not in edited]
+    remaining = set(edited)
+    removed = [text for text in stored if text not in remaining]
     if not removed and len(edited) == len(stored):
         return False
     for reading in session.scalars(select(Reading).where(Reading.video_vector_id == video)):

@@ -24,7 +24,7 @@ from service.core.settings import settings
 from service.storage.library_files import local_video
 
 _POLL_SECONDS = 5.0
-_STOP_SECONDS = 10.0  # that a stop waits for the child to report progress
+_STOP_SECONDS = 3.0  # that a stop waits for the child to report progress; it ends with its worker
 
 log = structlog.get_logger(__name__)
 
