@@ -81,6 +81,7 @@ def test_upgrade_is_offered_and_its_recall_shown_until_it_is_accepted(
         session.get_one(Task, library[0]).backbone = "lite2"
         row = Task(id="tsk_up", position=0, name="up", method="analytic", target_id=library[0], upgrades=True)
         row.state, row.progress, row.created_at = "ready", progress, now(session)
+        row.undo = {"columns": {}, "appended": []}
         session.add(row)
     _open_domain(browser, address, library[0])
     lines = wait_for_texts(browser, "#upgrade-note div", 1)
