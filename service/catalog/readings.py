@@ -34,6 +34,7 @@ _MAX_ATTEMPTS = 3  # of a video that may kill the worker
 _PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
 # Not a parameter, so that both databases use the index of pending rows.
 IS_PENDING = Reading.state == literal_column("'pending'")
+_IS_NO_COPY = func.coalesce(Video.copy_of, 0) == 0  # in a form for which SQLite leaves that index
 
 
 def names_to_read(read: str | None) -> set[str]:
@@ -87,7 +88,7 @@ def read_progress(
 ) -> dict[str, ReadingProgress]:
     """Count the videos of domains that are read, by the domain's ID; those without any are left out."""
     at = now(session)
-    is_read = Reading.source.in_(MODEL_SOURCES) & (Reading.state != "cancelled") & Video.copy_of.is_(None)
+    is_read = Reading.source.in_(MODEL_SOURCES) & (Reading.state != "cancelled") & _IS_NO_COPY
     rows = select(Video.task_id).join(Reading).where(is_read)
     progress: dict[str, ReadingProgress] = {}
     videos = func.count(Reading.video_vector_id.distinct())
@@ -190,7 +191,7 @@ def claim_readings(owner: str, sources: Collection[TextSource]) -> ReadingClaim 
         due = session.execute(
             select(Reading, Video.id, Video.uri)
             .join(Video, Video.vector_id == Reading.video_vector_id)
-            .where(*is_due, Video.copy_of.is_(None))  # a copy takes over what its original says
+            .where(*is_due, _IS_NO_COPY)  # a copy takes over what its original says
             .order_by(Reading.attempts, Reading.video_vector_id)
             .limit(_BATCH_ROWS)
             .with_for_update(of=Reading, skip_locked=True)
