@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from models.backbones.open_clip_files import OPEN_CLIP_PREFIX
 
 
-def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
+def write_random_checkpoint(model: str, folder: Path) -> str:
     """Write the weights and the configuration of a model in open_clip, and return the name of its backbone."""
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         clip: Any = open_clip.create_model(model, pretrained=None)
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / HF_SAFE_WEIGHTS_NAME

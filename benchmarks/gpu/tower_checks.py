@@ -39,9 +39,7 @@ def make_captions(count: int) -> list[str]:
     ]
 
 
-def write_task(
-    folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str], name: str = "drawn"
-) -> TaskData:
+def write_task(folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str]) -> TaskData:
     """Write a task of training videos with random frames ``uint8 [frames, size, size, 3]`` that share the captions."""
     folder.mkdir(parents=True, exist_ok=True)
     clips = []
@@ -49,8 +47,8 @@ def write_task(
         path = folder / f"{frames}x{size}-{number}.npy"
         if not path.exists():
             np.save(path, draw_frames(number, frames, size))
-        clips.append(Clip(f"{name}-{number}", number, path, tuple(captions[number::videos]), "train"))
-    return TaskData(name, name, tuple(clips))
+        clips.append(Clip(f"drawn-{number}", number, path, tuple(captions[number::videos]), "train"))
+    return TaskData("drawn", "drawn", tuple(clips))
 
 
 def draw_frames(seed: int, frames: int, size: int) -> np.ndarray:

@@ -37,12 +37,12 @@ def write_tiny_clips(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> list[Path]:
-    """Write H.264 clips of 640 × 360 pixels and 25 frames per second."""
+def write_ordinary_clips(folder: Path, count: int) -> list[Path]:
+    """Write H.264 clips of 640 × 360 pixels, ten seconds, and 25 frames per second."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:04}.mp4" for number in range(count)]
     for number, path in enumerate(paths):
-        encode_mp4(_camera_motion(number, round(25 * seconds), 640, 360), path, fps=25)
+        encode_mp4(_camera_motion(number, 250, 640, 360), path, fps=25)
     return paths
 
 

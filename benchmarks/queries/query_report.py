@@ -210,12 +210,7 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
     summary = {
         "command": command,
         "backbone": backbone,
-        "videos": results.videos,
-        "hidden": results.hidden,
-        "seeds": results.seeds,
-        "names": results.names,
-        "ridge": results.ridge,
-        "weights": results.weights,
+        **{name: value for name, value in vars(results).items() if name != "outcomes"},
         "curves": compute_curves(results),
         "figures": [
             {"row": row, **column._asdict(), **vars(figure)} for (row, column), figure in figures.items()

@@ -29,19 +29,16 @@ class RequestRecord:
     seconds: float
     status: int
     has_retry_after: bool = False
-    value: object = None
 
 
 class LoadGenerator:
     """Sends requests to a service, and records the running or latest load."""
 
-    def __init__(
-        self, url: str, paths: Iterable[str], read: Callable[[bytes], object] = lambda body: None
-    ) -> None:
+    def __init__(self, url: str, paths: Iterable[str]) -> None:
         parts = urlsplit(url)
         self.records: list[RequestRecord] = []
         self._host, self._port, self._address = parts.hostname, parts.port, parts.netloc
-        self._paths, self._read = iter(paths), read
+        self._paths = iter(paths)
         # Open connections with the time of their last response, latest last.
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
@@ -83,17 +80,16 @@ class LoadGenerator:
         return self.records
 
     async def _send(self, path: str, due: float) -> None:
-        status, has_retry_after, value = 0, False, None
+        status, has_retry_after = 0, False
         try:
-            head, body = await asyncio.wait_for(self._exchange(path), _TIMEOUT)
+            head = await asyncio.wait_for(self._exchange(path), _TIMEOUT)
             status, has_retry_after = int(head.split(b" ", 2)[1]), _RETRY_AFTER.search(head) is not None
-            value = self._read(body)
         except (OSError, EOFError, TimeoutError):
             pass
-        self.records.append(RequestRecord(due, time.monotonic() - due, status, has_retry_after, value))
+        self.records.append(RequestRecord(due, time.monotonic() - due, status, has_retry_after))
 
-    async def _exchange(self, path: str) -> tuple[bytes, bytes]:
-        """Send a request; returns the head and the body of the response."""
+    async def _exchange(self, path: str) -> bytes:
+        """Send a request, read the whole response, and return its head."""
         while self._idle and time.monotonic() - self._idle[0][0] > _MAX_IDLE_SECONDS:
             self._idle.pop(0)[2].close()
         _, reader, writer = (
@@ -105,9 +101,9 @@ class LoadGenerator:
             length = _LENGTH.search(head)
             if length is None:
                 raise EOFError(f"the response to {path} has no content-length")
-            body = await reader.readexactly(int(length[1]))
+            await reader.readexactly(int(length[1]))
         except BaseException:
             writer.close()
             raise
         self._idle.append((time.monotonic(), reader, writer))
-        return head, body
+        return head

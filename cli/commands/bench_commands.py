@@ -144,8 +144,7 @@ def clips(
     the clips is held out, at least 2. The rivals (a ridge per domain, and one over all domains) see the same frames,
     and are routed both by words and by the first method's routing evidence. Tables are written after each run.
     """
-    from benchmarks.clips.clip_comparison import measure_caption_curve
-    from benchmarks.clips.clip_report import write_caption_report
+    from benchmarks.clips.clip_comparison import measure_caption_curve, write_caption_report
     from benchmarks.data.clip_folders import read_clip_domains
     from benchmarks.learning.protocol import select_variants
     from models.backbones.tower_computation import compute_device
@@ -243,8 +242,7 @@ def _compare(
     domains: Sequence[SourceTask], variants: Sequence[MethodVariant], out: Path, **options: Any
 ) -> None:
     """Compare methods, and write the tables after each run."""
-    from benchmarks.clips.clip_comparison import compare_on_clips
-    from benchmarks.clips.clip_report import write_clip_report
+    from benchmarks.clips.clip_comparison import compare_on_clips, write_clip_report
     from models.backbones.tower_computation import compute_device
 
     with _frames_display() as display:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clips.clip_comparison import compare_on_clips, keep_captions, measure_caption_curve
-from benchmarks.clips.clip_report import write_caption_report
+from benchmarks.clips.clip_comparison import (
+    compare_on_clips,
+    keep_captions,
+    measure_caption_curve,
+    write_caption_report,
+)
 from benchmarks.clips.clip_runs import GALLERIES, ClipRun, difference_interval
 from benchmarks.data.clip_folders import read_clip_domains
 from benchmarks.learning.protocol import parse_variant

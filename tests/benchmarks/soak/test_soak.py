@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.soak.requirements import MemoryTrend, PhaseOutcome, fit_memory_trend, judge
-from benchmarks.soak.run_soak import main
+from benchmarks.soak.run_soak import MemoryTrend, PhaseOutcome, fit_memory_trend, judge, main
 
 MIB = 1024**2
 GOOD = PhaseOutcome(1000, 1000, 0, {}, 20.0, 100.0, [100.0], [62.5], MemoryTrend(500, 500, 0.01, 0.2))
