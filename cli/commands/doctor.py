@@ -15,6 +15,7 @@ import redis
 from cinestrata_schemas import __version__
 from cli.commands import library_checks
 from cli.embedded.data_folder import read_lock_holder, redis_argv
+from media.reading import available_sources
 from service.catalog.database import engine, ping, sqlite_path
 from service.catalog.migrations import require_newest_schema
 from service.core.errors import Conflict, Unavailable
@@ -175,8 +176,6 @@ def check_decoders(_: Settings) -> str:
 
 def check_reading(settings: Settings) -> str:
     """Report what is read from videos, and why something is not."""
-    from media.reading import available_sources
-
     reasons = available_sources(settings.speech_model)
     off = [
         f"{source} is off: {reason}"

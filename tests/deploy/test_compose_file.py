@@ -73,6 +73,7 @@ def test_environment_example_names_every_variable_and_no_secret_has_a_default(ro
     example = dict(re.findall(r"^(\w+)=(.*)$", (root / ".env.example").read_text(), re.MULTILINE))
     assert {name for name, value in example.items() if not value} == REQUIRED | {
         "CINESTRATA_SOURCES",
+        "CINESTRATA_SPEECH_MODEL",
         "GRAFANA_PASSWORD",
     }
     assert set(re.findall(r"\$\{(\w+)", text)) == set(example)

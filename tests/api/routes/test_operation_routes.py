@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from api.routes import library_routes
+from cli.commands import doctor
 from service.core.settings import Settings
 from service.storage import library_files
 from tests.api.browser import serve
@@ -182,6 +184,22 @@ def test_readyz_names_a_data_folder_that_cannot_be_written(
     assert "Permission denied" in response.json()["checks"]["data_folder"]
     monkeypatch.undo()
     assert client.get("/readyz").json()["checks"]["data_folder"] == "ok"
+
+
+def test_checks_say_why_videos_cannot_be_read(
+    client: TestClient, configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = {"speech": "the package is not installed", "screen": "damaged"}
+    for module in (library_routes, doctor):
+        monkeypatch.setattr(module, "available_sources", lambda _: problems)
+    for name, value in (("read", "file,speech"), ("speech_model", "base")):
+        monkeypatch.setitem(configured.__dict__, name, value)
+    checks = client.get("/readyz").json()["checks"]
+    assert checks["reading of speech"] == problems["speech"]
+    assert "reading of screen" not in checks
+    assert doctor.check_reading(configured) == (
+        "reads file,speech; speech model base; speech is off: the package is not installed"
+    )
 
 
 @pytest.fixture(scope="module")
