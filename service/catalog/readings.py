@@ -157,15 +157,26 @@ class ReadingClaim(Lease):
         if isinstance(error, LeaseLost):
             return
         is_innocent = error is None or isinstance(error, (TaskInterruption, SourceUnavailable))
-        pause = timedelta(seconds=_PAUSE_SECONDS if isinstance(error, SourceUnavailable) else 0)
-        with suppress(CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
-            returned = {"lease_owner": None, "lease_expires_at": now(session) + pause, "fencing_token": 0}
-            session.execute(
-                update(Reading)
-                .where(self._is_held)
-                .values(**returned, attempts=Reading.attempts - int(is_innocent))
-                .execution_options(synchronize_session=False)
-            )
+        pause = _PAUSE_SECONDS if isinstance(error, SourceUnavailable) else 0.0
+        _give_back(self._is_held, pause, attempts=int(not is_innocent))
+
+
+def give_back_readings(owner: str) -> None:
+    """Give back the videos of a worker that stops; it stores nothing of them afterwards."""
+    _give_back(IS_PENDING & (Reading.lease_owner == owner[:255]))
+
+
+def _give_back(which: ColumnElement[bool], pause: float = 0.0, attempts: int = 0) -> None:
+    """End leases of readings, after a pause in seconds; ``attempts`` is 1 if the attempt counts."""
+    with suppress(CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
+        until = now(session) + timedelta(seconds=pause)
+        ended = {"lease_owner": None, "lease_expires_at": until, "fencing_token": 0}
+        session.execute(
+            update(Reading)
+            .where(which)
+            .values(**ended, attempts=Reading.attempts - 1 + attempts)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def claim_readings(owner: str, sources: Collection[TextSource]) -> ReadingClaim | None:

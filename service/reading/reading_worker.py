@@ -17,7 +17,7 @@ from cinestrata_schemas.uris import redact_uri
 from media import DecoderUnavailable, MediaError
 from media.reading import SourceReading, VideoReader, VideoReading, available_sources
 from service.catalog.database import now, session_scope
-from service.catalog.readings import MODEL_SOURCES, ReadingJob, claim_readings
+from service.catalog.readings import MODEL_SOURCES, ReadingJob, claim_readings, give_back_readings
 from service.catalog.tables import Task
 from service.core.errors import CinestrataError, DecoderOutage, TaskInterruption
 from service.core.settings import settings
@@ -50,10 +50,11 @@ class ReadingThread(threading.Thread):
                 log.exception("reading_failed")
 
     def stop(self) -> None:
-        """End after the current step of the reading, for which the process need not wait long."""
+        """End after the current step of the reading. If that takes long, give the videos back, and do not wait."""
         self._stop_requested.set()
         if self.is_alive():
             self.join(_STOP_SECONDS)
+            give_back_readings(self._owner)
 
 
 def read_queued(owner: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from cinestrata_schemas.videos import Cue, VideoPatch
 from media import DecoderUnavailable, UndecidedVideo
 from media.reading import SourceReading, VideoReading
 from media.timed_texts import TimedText
+from service.catalog import leases
 from service.catalog.database import now, session_scope
 from service.catalog.readings import MODEL_SOURCES, ReadingClaim, claim_readings
 from service.catalog.tables import Passage, Reading, Task, Video
@@ -26,7 +28,7 @@ from service.library.library_listing import get_video
 from service.library.video_changes import edit_video
 from service.reading import reading_worker
 from service.reading.reading_commands import cancel_reading, get_reading, start_reading
-from service.reading.reading_worker import read_queued
+from service.reading.reading_worker import ReadingThread, read_queued
 from service.tasks import commands
 from tests.catalog_rows import accepted_videos, mark_learned
 
@@ -190,6 +192,30 @@ def test_killed_worker_loses_no_video_that_it_has_read(domain: str, reader: Fake
     assert read_queued("worker") == 2
     assert [name for name, _ in reader.read_videos] == [third.uri, second.uri]
     assert [_texts(job.video_id)[0][0] for job in (first, second)] == [HEARD[0][0], "a crane flies"]
+
+
+def test_worker_that_stops_gives_its_videos_back(
+    domain: str, reader: FakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its child reports no progress; this is no attempt, however often it happens."""
+    monkeypatch.setattr(reading_worker, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(reading_worker, "_STOP_SECONDS", 0.1)
+    start_reading(domain, ReadingSpec())
+    for _ in range(4):
+        begun, go_on = Event(), Event()
+        reader.during = lambda begun=begun, go_on=go_on: (begun.set(), go_on.wait(60))
+        thread = ReadingThread("stopping")
+        thread.start()
+        assert begun.wait(60)
+        thread.stop()
+        assert get_reading(domain).active is False
+        leases.stopping.set()
+        go_on.set()
+        thread.join(60)
+        leases.stopping.clear()
+    assert _counts(domain) == (3, 0, 3, 0)
+    reader.during = lambda: None
+    assert read_queued("worker") == 3
 
 
 def test_video_that_kills_its_worker_is_given_up(domain: str, reader: FakeReader) -> None:
