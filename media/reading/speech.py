@@ -38,8 +38,8 @@ _CUT_SECONDS = 30  # at the end of a window, in which it is cut where it is quie
 _QUIET_SAMPLES = _RATE // 5
 _GAP_SECONDS = 0.3  # between timestamps, which is filled with silence
 _MIN_LOG_PROBABILITY = {True: -0.75, False: -1.0}  # mean of a decoded window's tokens, by "is English only"
-_MIN_SHORT_LOG_PROBABILITY = -0.6  # of a window of few words, whose mean varies
-_FEW_WORDS = 6
+_MIN_SHORT_LOG_PROBABILITY = -0.6  # of a first window of few words, whose mean varies
+_FEW_WORDS = 10
 _MAX_PIECES_PER_WORD = 1.5  # word pieces of the model; English has 1.1
 _WORD = re.compile(r"[^\W\d_]+")
 _MIN_LANGUAGE_SHARE = 0.4  # of the voice that is accepted, or else the language is another one
@@ -50,6 +50,7 @@ _MIN_VOICE_SECONDS = 2.0  # of which a note says that they are not read
 _MAX_REPETITIONS = 2
 _PAUSE_SECONDS = 1.0
 _PART_SECONDS = 8.0
+_MIN_SECONDS = 0.1  # of a part; the time of a word at the end of a window may be empty
 _MAX_CUES = 20_000
 _INVENTIONS = re.compile(
     r"\W*(thank(s| you)( so much| very much)?( for (watching|listening|your attention))?|bye"
@@ -112,7 +113,7 @@ class SpeechReader:
                 for _, group in itertools.groupby(segments, key=lambda segment: segment.seek):
                     progress()
                     decoded = list(group)
-                    if self._is_credible(decoded):
+                    if self._is_credible(decoded, bool(texts)):
                         accepted += sum(segment.end - segment.start for segment in decoded)
                         texts += self._timed_texts(decoded, sound, begins - video.start)
                 progress()
@@ -126,8 +127,8 @@ class SpeechReader:
                 notes.append("speech in another language, not read")
         return SourceReading(texts[:_MAX_CUES], self.description, "; ".join(notes) or None)
 
-    def _is_credible(self, decoded: list[Segment]) -> bool:
-        """Decide whether the segments of a decoded window of up to 30 s are speech in a language of the model."""
+    def _is_credible(self, decoded: list[Segment], follows: bool) -> bool:
+        """Decide whether a decoded window of up to 30 s, which may follow others, is speech the model knows."""
         first = decoded[0]  # whose means are those of the window
         least = _MIN_LOG_PROBABILITY[self._is_english_only]
         if self._is_english_only:
@@ -136,7 +137,7 @@ class SpeechReader:
             pieces = [vocabulary.decode([token]) for segment in decoded for token in segment.tokens]
             if sum(map(bool, map(_WORD.search, pieces))) > _MAX_PIECES_PER_WORD * len(words):
                 return False
-            least = _MIN_SHORT_LOG_PROBABILITY if len(words) <= _FEW_WORDS else least
+            least = _MIN_SHORT_LOG_PROBABILITY if len(words) <= _FEW_WORDS and not follows else least
         if first.no_speech_prob > _MAX_NO_SPEECH:
             least = max(least, _SURE_LOG_PROBABILITY)
         text = "".join(segment.text for segment in decoded).encode()
@@ -153,7 +154,7 @@ class SpeechReader:
                 if any(map(str.isalnum, text)) and not is_known and _voice(part) >= _MIN_VOICE:
                     for words in _parts(segment.words or []):
                         begins = max(words[0].start + offset, 0.0)
-                        ends = max(words[-1].end + offset, begins)
+                        ends = max(words[-1].end + offset, begins + _MIN_SECONDS)
                         text = clean_text("".join(word.word for word in words))
                         yield TimedText(round(begins, 2), round(ends, 2), text)
 
