@@ -168,10 +168,9 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
 
 
 def transcript_digest(cues: Sequence[Cue]) -> str | None:
-    """Digest the given texts of a transcript, without those that were read from the video; None without any."""
-    given = [text[:3] for text in normalize_transcript(cues) if text.source in (None, *GIVEN_SOURCES)]
-    text = repr(given).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).hexdigest() if given else None
+    """Digest a transcript; None for an empty one."""
+    text = repr([cue[:3] for cue in normalize_transcript(cues)]).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest() if cues else None
 
 
 _BATCH = 1000  # files per call
@@ -278,9 +277,13 @@ class FollowedLibrary:
         for video, (cues, previous) in plan.transcripts.items():
             report_alive()
             with suppress(NotFound):
-                transcript = self.get_video(video).transcript
-                if transcript_digest(transcript) in (None, previous):
-                    read = [cue for cue in transcript if cue.source not in GIVEN_SOURCES]
+                details = self.get_video(video)
+                given = set(GIVEN_SOURCES) - {reading.source for reading in details.readings}
+                if transcript_digest([c for c in details.transcript if c.source in given]) in (
+                    None,
+                    previous,
+                ):
+                    read = [cue for cue in details.transcript if cue.source not in GIVEN_SOURCES]
                     new = [cue.model_copy(update={"source": "subtitles"}) for cue in cues]
                     self.edit_video(video, VideoPatch(transcript=[*read, *new]))
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
+from cinestrata_schemas.choice_types import TextSource
 from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import VideoSpec
-from cinestrata_schemas.videos import Cue, VideoSummary
+from cinestrata_schemas.videos import Cue, SourceState, VideoDetails, VideoPatch, VideoSummary
 from media import content_hash
 from service.core.errors import InvalidInput
 from service.syncs.source_listing import local_files
@@ -308,6 +309,30 @@ def test_new_subtitles_replace_those_of_the_source(folder: Path) -> None:
     plan = plan_sync(list_source_files(folder, transcript=cue("two")), domain)
     cues, before = plan.transcripts[ids(domain)[0]]
     assert (cues, before) == (cue("two"), domain.files[0].transcript)
+
+
+@pytest.mark.parametrize(
+    ("source", "readings", "is_replaced"),
+    [("subtitles", [], True), ("person", [], False), ("subtitles", ["subtitles"], True)],
+)
+def test_new_subtitles_leave_what_was_heard_and_what_people_wrote(
+    folder: Path, source: TextSource, readings: list[TextSource], is_replaced: bool
+) -> None:
+    """They take the place of subtitles in the file."""
+    old, new = Cue(start=0, end=1, text="one"), Cue(start=0, end=1, text="two")
+    domain = followed(folder, transcript=[old])
+    plan = plan_sync(list_source_files(folder, transcript=[new]), domain)
+    heard = Cue(start=0, end=2, text="won", source="speech")
+    text = "one" if source == "subtitles" and not readings else "other"
+    library = Mock()
+    library.get_video.return_value = VideoDetails.model_construct(
+        transcript=[old.model_copy(update={"text": text, "source": source}), heard],
+        readings=[SourceState(source=each, state="done") for each in readings],
+    )
+    FollowedLibrary.edit_texts(library, plan)
+    sent = [call.args for call in library.edit_video.call_args_list]
+    expected = VideoPatch(transcript=[heard, new.model_copy(update={"source": "subtitles"})])
+    assert sent == ([(video, expected) for video in plan.transcripts] if is_replaced else [])
 
 
 def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folder: Path) -> None:
