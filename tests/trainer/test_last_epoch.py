@@ -18,9 +18,9 @@ from tests.trainer.methods.method_driver import (
     random_backbone,
     write_task,
 )
-from trainer.evaluation.cross_fitting import add_fold, cross_fit
 from trainer.methods import METHODS
 from trainer.methods.base import MethodError
+from trainer.release_calibration import add_fold, cross_fit
 from trainer.task_data import TaskData, load_frames
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task

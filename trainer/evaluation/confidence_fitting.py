@@ -2,7 +2,7 @@
 
 The model is fitted to the results of captions that were not learned: captions of validation videos, which no
 evaluation uses, and captions of training videos, with results from a solution without these videos
-(:mod:`trainer.evaluation.cross_fitting`). Searches in the library without a caption's video or task, and
+(:mod:`trainer.release_calibration`). Searches in the library without a caption's video or task, and
 searches for unrelated texts, have no correct result, so the model learns both which result is relevant and how a list
 without any relevant result differs.
 """

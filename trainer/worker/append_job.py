@@ -47,14 +47,12 @@ from trainer.release_calibration import fit_library_confidence
 from trainer.task_data import TaskData, vector_ids
 from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
-    appended_captions,
-    calibration_captions,
     embed_task_moments,
+    library_captions,
     load_task,
     remaining_videos,
     restarted_without_deleted_videos,
     restore_task_frames,
-    uncalibrated_videos,
 )
 from trainer.worker.job_environment import clean_up, open_library, recorded_failure, task_backbone
 from trainer.worker.shared_embedding import embed_shared
@@ -283,9 +281,7 @@ def _measure(
             library,
             state,
             (domain, shard),
-            uncalibrated_videos(domain),
-            calibration_captions(domain),
-            appended_captions(library.manifest.shards, task.task_id),
+            library_captions(claim.task, domain, library.manifest.shards, task.task_id),
             report_alive=claim.tick,
         )
         return AppendMeasurement(drift, confidence)

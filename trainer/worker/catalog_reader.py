@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
-from trainer.release_calibration import AppendedCaptions
+from trainer.release_calibration import AppendedCaptions, LibraryCaptions
 from trainer.task_data import Clip, TaskData, clips_without_frames, draw_sample
 from trainer.task_pipeline import HeldOutVideos
 from trainer.video_embedding import LongVideo, embed_moments
@@ -140,25 +140,28 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
     return held_out
 
 
-def uncalibrated_videos(task_id: str) -> dict[str, Ids]:
-    """Read the vector IDs of videos that a user holds out, which calibration does not use, by task ID."""
-    rows = _captioned_videos(task_id, (Video.effective_split == "test") & ~_IS_DERIVED)
-    by_task = _by_task((task, vector_id) for task, vector_id, _ in rows)
-    return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
+def library_captions(
+    task: Task, domain: str, tasks: Collection[str], unpublished: str | None = None
+) -> LibraryCaptions:
+    """Read the captions that calibrate a domain's release.
+
+    Calibration does not use videos that a user holds out, and must not find both a video and its original.
+
+    Args:
+        tasks: Tasks whose appended videos count.
+        unpublished: Append whose videos count too, although they do not belong to its domain yet.
+    """
+    rows = _captioned_videos(domain, (Video.effective_split == "test") & ~_IS_DERIVED)
+    by_task = _by_task((held_out, vector_id) for held_out, vector_id, _ in rows)
+    if task.relearns_id is not None:
+        with session_scope() as session:
+            originals = session.scalars(select(Video.copy_of).where(Video.task_id == task.id))
+            by_task.setdefault(task.relearns_id, []).extend(filter(None, originals))
+    excluded = {held_out: np.array(ids, np.int64) for held_out, ids in by_task.items()}
+    return LibraryCaptions(excluded, _unlearned_captions(domain), _appended_captions(tasks, unpublished))
 
 
-def excluding_originals(excluded: Mapping[str, Ids], task: Task) -> Mapping[str, Ids]:
-    """Exclude from its previous domain what a relearned domain takes over."""
-    if task.relearns_id is None:
-        return excluded
-    with session_scope() as session:
-        query = select(Video.copy_of).where(Video.task_id == task.id, Video.copy_of.is_not(None))
-        originals = np.array(session.scalars(query).all(), np.int64)
-    previous = excluded.get(task.relearns_id, originals)
-    return {**excluded, task.relearns_id: np.union1d(previous, originals)}
-
-
-def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
+def _unlearned_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
     """Sample vector IDs and captions of videos that were not learned, by task ID; the size is fixed over all tasks.
 
     They are validation videos, and test videos that no user has chosen.
@@ -170,12 +173,8 @@ def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
     return _by_task((task, (vector_id, text)) for task, vector_id, text in sample)
 
 
-def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
-    """Read the captions of training and appended videos, for tasks with appended videos, by task ID.
-
-    Args:
-        unpublished: Append whose videos count too, although they do not belong to its domain yet.
-    """
+def _appended_captions(tasks: Collection[str], unpublished: str | None) -> dict[str, AppendedCaptions]:
+    """Read the captions of training and appended videos, for tasks with appended videos, by task ID."""
     is_appended = (Video.effective_split == "appended") | (Video.task_id == unpublished)
     domain = func.coalesce(Task.target_id, Task.id)
     accepted = select(domain, Video.vector_id, Video.captions).join(Task).where(Video.status == "accepted")

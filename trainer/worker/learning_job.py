@@ -49,17 +49,14 @@ from trainer.training_loop import TrainingProgress
 from trainer.training_memory import peak_bytes, reset_peak
 from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
-    appended_captions,
-    calibration_captions,
     embed_task_moments,
-    excluding_originals,
     held_out_videos,
+    library_captions,
     load_task,
     remaining_videos,
     restarted_without_deleted_videos,
     restore_task_frames,
     training_video_ids,
-    uncalibrated_videos,
 )
 from trainer.worker.job_environment import (
     clean_up,
@@ -160,12 +157,10 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     if not task.clips:
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
-    captions = calibration_captions(task.task_id)
-    appended = appended_captions(
-        library.manifest.shards.keys() - {task.task_id}
-    )  # an upgrade has learned them
-    # Calibration must not find both a video and its original.
-    excluded = excluding_originals(uncalibrated_videos(task.task_id), claim.task)
+    others = library.manifest.shards.keys() - {
+        task.task_id
+    }  # an upgrade has learned its domain's appended videos
+    captions = library_captions(claim.task, task.task_id, others)
 
     def report_indexing(stage: IndexingStage, done: int) -> None:
         if stage == "indexing":
@@ -184,9 +179,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             library,
             state,
             vectors,
-            excluded,
             captions,
-            appended,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
         moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),

@@ -10,7 +10,7 @@ import pytest
 
 from models.encoders.query_encoder import TokenizedText
 from models.routing.word_pieces import VOCABULARY, distinct_pieces, split_pieces
-from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, calibrate_appended
+from trainer.release_calibration import MAX_TASK_CAPTIONS, calibrate_appended
 from trainer.video_embedding import MemoryShard
 
 DIM = 50
@@ -45,11 +45,11 @@ def calibrate(learned: Sequence[str], appended: Sequence[tuple[int, str]], video
 
 
 def test_profile_contains_all_captions() -> None:
-    calibration = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
+    profile, _ = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
     counts = np.zeros(VOCABULARY)
     counts[pieces([1, 2, 3, 4])] = 3, 1, 1, 1
     expected = np.log1p(VOCABULARY * counts / 6)
-    assert calibration.profile == pytest.approx(expected, rel=1e-3)  # in the precision of a release
+    assert profile == pytest.approx(expected, rel=1e-3)  # in the precision of a release
 
 
 def test_evidence_of_a_caption_is_that_without_it() -> None:
@@ -57,22 +57,22 @@ def test_evidence_of_a_caption_is_that_without_it() -> None:
     appended = [(1, "1 2 3"), (2, "2 5"), (3, "6 7")]
     for number, (video, text) in enumerate(appended):
         others = appended[:number] + appended[number + 1 :]
-        profile = calibrate(["1 9"], others).profile
+        profile, _ = calibrate(["1 9"], others)
         words = pieces(map(int, text.split()))
-        caption = next(each for each in calibrate(["1 9"], appended).captions if each.video == video)
+        caption = next(each for each in calibrate(["1 9"], appended)[1] if each.video == video)
         assert caption.words == pytest.approx(profile[words].sum(), rel=1e-5)
         assert caption.coverage == pytest.approx((profile[words] > 0).mean())
 
 
 def test_results_are_those_of_the_shard() -> None:
-    (caption,) = calibrate([], [(5, "3 1")]).captions
+    _, (caption,) = calibrate([], [(5, "3 1")])
     assert (caption.score, caption.ids[0], caption.cosines[0]) == (0.0, 3, 1.0)
     assert list(caption.cosines) == sorted(caption.cosines, reverse=True)
 
 
 def test_sample_is_bounded_and_leaves_out_videos_that_are_not_searched() -> None:
     many = [(video % 8, f"{video % 40}") for video in range(200)]
-    first, second = calibrate([], many), calibrate([], many)
-    assert first.captions == second.captions
-    assert len(first.captions) == MAX_TASK_CAPTIONS
-    assert calibrate([], [(30, "1")]).captions == ()
+    (_, first), (_, second) = calibrate([], many), calibrate([], many)
+    assert first == second
+    assert len(first) == MAX_TASK_CAPTIONS
+    assert calibrate([], [(30, "1")])[1] == []

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
-from trainer.evaluation import cross_fitting
-from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, cross_fit
+from trainer import release_calibration
+from trainer.release_calibration import MAX_TASK_CAPTIONS, cross_fit
 from trainer.task_data import TaskData, draw_sample
 from trainer.task_pipeline import HeldOutVideos
 from trainer.training_loop import learn_task
@@ -130,8 +130,8 @@ def test_large_task_is_observed_and_searched_in_part(
         searched.append(len(clips))
         return embed_clips(encode, clips, **options)
 
-    monkeypatch.setattr(cross_fitting, "embed_clips", count)
-    monkeypatch.setattr(cross_fitting, "MAX_GALLERY", 3)
+    monkeypatch.setattr(release_calibration, "embed_clips", count)
+    monkeypatch.setattr(release_calibration, "MAX_GALLERY", 3)
     learner = SequentialLearner("analytic", backbone, {**SETTINGS, "max_videos": 2})
     learner.learn(tasks)
     captions = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)

@@ -38,8 +38,8 @@ from tests.trainer.methods.method_driver import (
     run_steps,
     write_task,
 )
-from trainer.evaluation.cross_fitting import calibrate_appended
 from trainer.methods import Method, MethodError
+from trainer.release_calibration import calibrate_appended
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
@@ -358,5 +358,5 @@ def test_profile_that_is_computed_again_equals_that_of_the_release(name: str) ->
     profile[tokens] = values
     np.testing.assert_array_equal(profile, expected)
     ids = np.empty(0, np.int64)
-    calibrated = calibrate_appended(encoder, "one", _Shard(), ids, captions, ())
-    np.testing.assert_array_equal(calibrated.profile, expected)
+    counted, _ = calibrate_appended(encoder, "one", _Shard(), ids, captions, ())
+    np.testing.assert_array_equal(counted, expected)

@@ -40,7 +40,7 @@ from tests.trainer.worker.library_state import (
     run_append,
     run_in_process,
 )
-from trainer.evaluation import cross_fitting
+from trainer import release_calibration
 from trainer.task_pipeline import HeldOutVideos
 from trainer.worker import append_job, job_environment, learning_job
 
@@ -198,14 +198,14 @@ def test_captions_of_the_fold_are_learned_and_measured_without_being_learned(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts: list[Any] = []
-    original = cross_fitting._open_part
+    original = release_calibration._open_part
 
     def record(part: Any, *args: Any) -> Any:
         opened = original(part, *args)
         parts.append(opened)
         return opened
 
-    monkeypatch.setattr(cross_fitting, "_open_part", record)
+    monkeypatch.setattr(release_calibration, "_open_part", record)
     task = post_analytic(post_videos, "day")
     view = learn(task)
     assert (view.held_out, view.counts.train, view.counts.test) == ("cross_fitted", 10, 0)
