@@ -57,7 +57,7 @@ class ChildProcess:
         self._variables = (*_INHERITED_VARIABLES, *variables)
         self._nice = nice
         self._process: subprocess.Popen[bytes] | None = None
-        self._received = b""
+        self._received = bytearray()
 
     @property
     def pid(self) -> int | None:
@@ -107,28 +107,28 @@ class ChildProcess:
             raise ChildDied from error
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Wait for the next line; raise ChildDied or ChildHangs."""
+        """Wait for the next line; raise ChildDied or ChildHangs, after which it may be waited for again."""
         if self._process is None or self._process.stdout is None:
             raise AssertionError("the child was started with pipes")
         deadline = time.monotonic() + seconds
         readable = select.poll()  # select() would refuse descriptors above 1023
         readable.register(self._process.stdout)
-        pieces: list[bytes] = []
         while b"\n" not in self._received:
-            pieces.append(self._received)
             left = deadline - time.monotonic()
             if left <= 0 or not readable.poll(left * 1000):
                 raise ChildHangs
-            self._received = os.read(self._process.stdout.fileno(), 65536)
-            if not self._received:
+            chunk = os.read(self._process.stdout.fileno(), 65536)
+            if not chunk:
                 raise ChildDied
-        end, self._received = self._received.split(b"\n", 1)
-        line: dict[str, Any] = json.loads(b"".join([*pieces, end]))
+            self._received += chunk
+        end = self._received.index(b"\n")
+        line: dict[str, Any] = json.loads(self._received[:end])
+        del self._received[: end + 1]
         return line
 
     def end(self, grace: float = 0.0) -> int | None:
         """End the process, which has ``grace`` seconds to exit by itself; return its status (None: there was none)."""
-        process, self._process, self._received = self._process, None, b""
+        process, self._process, self._received = self._process, None, bytearray()
         if process is None:
             return None
         with suppress(subprocess.TimeoutExpired):

@@ -16,6 +16,7 @@ from media.video_limits import VideoLimits
 _MAX_VIDEOS = 50  # per child
 _GRACE_SECONDS = 1.0
 _NICE = 19
+_TICK_SECONDS = 2.0
 _SILENCE_SECONDS = 600.0  # without a sign of progress; the lowest priority waits long on a busy machine
 # Where models that are not packaged are kept, and whether they may be downloaded.
 _HUB_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "XDG_CACHE_HOME")
@@ -95,19 +96,19 @@ class VideoReader:
             "speech_model": speech_model,
             "limits": asdict(self.limits),
         }
+        if self._videos >= _MAX_VIDEOS:
+            self.close()
+            self._videos = 0
+        self._videos += 1
         return {source: self._read(request | {"source": source}, progress) for source in sources}
 
     def _read(self, request: dict[str, Any], progress: Callable[[], None] | None) -> SourceReading:
-        is_warm = self._child.is_running and self._videos < _MAX_VIDEOS
+        is_warm = self._child.is_running
         if not is_warm:
             self._child.start()
-            self._videos = 0
-        self._videos += 1
         try:
             self._child.send(request)
-            while "progress" in (response := self._child.receive(_SILENCE_SECONDS)):
-                if progress:
-                    progress()
+            response = self._receive(progress)
         except ChildHangs:
             self._child.end()
             return SourceReading([], note="the reader took too long", failed=True)
@@ -123,3 +124,20 @@ class VideoReader:
             raise UndecidedVideo(response["gone"])
         texts = [TimedText(*each) for each in response.pop("texts")]
         return SourceReading(texts, **response)
+
+    def _receive(self, progress: Callable[[], None] | None) -> dict[str, Any]:
+        """Wait for the response; raise ChildDied, or ChildHangs after a long time without a sign of progress."""
+        silence = 0.0
+        while True:
+            try:
+                response = self._child.receive(_TICK_SECONDS)
+            except ChildHangs:
+                silence += _TICK_SECONDS
+                if silence >= _SILENCE_SECONDS:
+                    raise
+            else:
+                if "progress" not in response:
+                    return response
+                silence = 0.0
+            if progress:
+                progress()

@@ -116,7 +116,7 @@ def test_default_subtitles_are_read_before_others_and_forced_ones_last(tmp_path:
     assert ([text.text for text in texts.subtitles], texts.language) == (["default"], "spa")
 
 
-def test_chapters_tags_time_and_camera_are_read_but_no_place(tmp_path: Path) -> None:
+def test_chapters_tags_time_and_camera_are_read(tmp_path: Path) -> None:
     metadata = {
         "title": "Harbour  at\nnight",
         "comment": "x" * 5000,
@@ -126,14 +126,17 @@ def test_chapters_tags_time_and_camera_are_read_but_no_place(tmp_path: Path) -> 
         "com.apple.quicktime.make": "Acme",
         "com.apple.quicktime.model": "Acme 5",
         "location": "+53.5+9.9/",
-        "com.apple.quicktime.location.ISO6709": "+53.5+9.9/",
     }
     chapters = [(0.0, 2.0, "Loading"), (2.0, 3.0, "Chapter 2"), (3.0, 4.0, "03")]
     texts = read(write_film(tmp_path / "film.mkv", metadata=metadata, chapters=chapters))
     assert texts.chapters == [TimedText(0.0, 2.0, "Loading")]
-    assert texts.tags == {"title": "Harbour at night", "comment": "x" * 2000, "keywords": "cranes, ships"}
+    assert texts.tags == {
+        "title": "Harbour at night",
+        "comment": "x" * 2000,
+        "keywords": "cranes, ships",
+        "location": "+53.5+9.9/",
+    }
     assert (texts.created, texts.camera) == ("2021-05-06T09:08:09+02:00", "Acme 5")
-    assert "53.5" not in str(texts)
 
 
 def test_time_of_a_camera_without_a_clock_is_none(tmp_path: Path) -> None:

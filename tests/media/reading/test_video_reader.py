@@ -13,7 +13,7 @@ import pytest
 
 from media import UndecidedVideo
 from media.pyav_decoding import open_video
-from media.reading import VideoReader, available_sources, reader_packages
+from media.reading import VideoReader, available_sources, reader_packages, video_reader
 from media.reading.screen import ScreenReader
 from media.reading.speech import SpeechReader
 from media.video_limits import VideoLimits
@@ -123,6 +123,28 @@ def test_a_dead_child_is_replaced_and_progress_may_end_a_reading(tmp_path: Path)
 
         with pytest.raises(TimeoutError):
             reader.read(clip, ["screen"], progress=stop)
+        assert reader.child_pid is None
+
+
+def test_a_child_is_replaced_after_some_videos_and_when_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = write_clip(tmp_path / "clip.mkv", [BLANK] * 2)
+    monkeypatch.setattr(video_reader, "_MAX_VIDEOS", 2)
+    with VideoReader() as reader:
+        children = []
+        for _ in range(3):
+            reader.read(clip, ["screen"])
+            children.append(reader.child_pid)
+        assert children[0] == children[1] != children[2]
+        assert children[2] is not None
+        os.kill(children[2], signal.SIGSTOP)
+        monkeypatch.setattr(video_reader, "_TICK_SECONDS", 0.01)
+        monkeypatch.setattr(video_reader, "_SILENCE_SECONDS", 0.05)
+        ticks: list[int] = []
+        reading = reader.read(clip, ["screen"], progress=lambda: ticks.append(1))["screen"]
+        assert (reading.note, reading.failed) == ("the reader took too long", True)
+        assert ticks
         assert reader.child_pid is None
 
 
