@@ -32,8 +32,7 @@ _MAX_TAG_CHARS = 2000
 _CREATED = ("creationdate", "creation_time", "date")  # the first has a time zone
 _FIRST_YEAR = 1980  # containers count from 1904 or 1970, and cameras without a clock stay there
 _MAKES, _MODELS = ("make", "manufacturer"), ("model",)
-# What tools write as a chapter's title is its number.
-_UNTITLED = ("chapter", "kapitel", "chapitre", "capitulo", "capítulo", "capitolo")
+_UNTITLED = re.compile(r"(chapter )?[\W\d_]*", re.IGNORECASE)  # what tools write: "Chapter 2", "02"
 
 
 def read_file_texts(container: InputContainer, start: float, duration: float) -> FileTexts:
@@ -79,10 +78,7 @@ def _read_time(text: str) -> str | None:
 def _read_chapters(container: InputContainer, start: float) -> Iterator[TimedText]:
     for chapter in container.chapters()[:_MAX_CHAPTERS]:
         title = clean_text(chapter["metadata"].get("title", ""))
-        first = title.casefold().split(" ")[0]
-        if any(map(str.isalpha, title)) and not (
-            first in _UNTITLED and title[len(first) :].strip().isdecimal()
-        ):
+        if not _UNTITLED.fullmatch(title):
             begins, ends = (
                 max(0.0, round(chapter[key] * float(chapter["time_base"] or 1) - start, 3))
                 for key in ("start", "end")

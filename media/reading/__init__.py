@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from media.reading.reader_packages import PACKAGED_SPEECH_MODEL, available_sources
+from media.reading.reader_packages import available_sources
 from media.reading.video_reader import SourceReading, VideoReader, VideoReading
 
-__all__ = [
-    "PACKAGED_SPEECH_MODEL",
-    "SourceReading",
-    "VideoReader",
-    "VideoReading",
-    "available_sources",
-]
+__all__ = ["SourceReading", "VideoReader", "VideoReading", "available_sources"]

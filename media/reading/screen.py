@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,8 +75,7 @@ class ScreenReader:
     """The loaded models of text in pictures."""
 
     def __init__(self) -> None:
-        folder = OCR.locate()
-        detection, recognition = [str(folder / file) for file in OCR.digests]
+        detection, recognition = (str(Path(OCR.locate() or "", file)) for file, _ in OCR.digests)
         self._ocr: Any = RapidOCR(
             params={
                 "Global.log_level": "critical",
@@ -86,7 +86,7 @@ class ScreenReader:
                 "EngineConfig.onnxruntime.inter_op_num_threads": 1,
             }
         )
-        self.description = describe_model("rapidocr", "PP-OCRv6 small")
+        self.description = describe_model(OCR, "PP-OCRv6 small")
 
     def read(self, video: OpenVideo, progress: Callable[[], None]) -> SourceReading:
         """Read the text in a video; ``progress`` is called at each frame."""

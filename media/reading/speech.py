@@ -26,7 +26,7 @@ from faster_whisper.transcribe import Segment, Word
 from faster_whisper.vad import get_vad_model
 
 from media.pyav_decoding import OpenVideo
-from media.reading.reader_packages import PACKAGED_SPEECH_MODEL, WHISPER, describe_model
+from media.reading.reader_packages import FASTER_WHISPER, TINY_EN, describe_model
 from media.reading.video_reader import SourceReading
 from media.timed_texts import TimedText, clean_text
 
@@ -73,13 +73,12 @@ class SpeechReader:
     def __init__(self, model: str | None) -> None:
         ctranslate2.set_random_seed(1)
         self._model = (
-            WhisperModel(str(WHISPER.locate()), device="cpu", compute_type="int8", cpu_threads=1)
+            WhisperModel(str(TINY_EN.locate()), device="cpu", compute_type="int8", cpu_threads=1)
             if model is None
             else WhisperModel(model, device="auto", compute_type="default", cpu_threads=4)
         )
         self._is_english_only = not self._model.model.is_multilingual
-        name = f"Whisper {PACKAGED_SPEECH_MODEL}" if model is None else Path(model).name
-        self.description = describe_model("faster-whisper", name)
+        self.description = describe_model(FASTER_WHISPER, Path(model or "Whisper tiny.en").name)
 
     def read(self, video: OpenVideo, progress: Callable[[], None]) -> SourceReading:
         """Transcribe the sound of a video; ``progress`` is called for each half minute of voice."""

