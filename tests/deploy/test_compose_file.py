@@ -1,10 +1,15 @@
-"""docker-compose.yml and its overlays, .env.example, the images that they use, and the monitoring."""
+"""docker-compose.yml and its overlays, deploy/kubernetes, their images and health check, and the monitoring."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +235,116 @@ def test_expressions_use_exported_metrics(expressions: list[str]) -> None:
     used = {name for expression in expressions for name in re.findall(r"cinestrata_\w+", expression)}
     assert used >= MEASURE_GAUGES
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= exported
+
+
+NAMES = ["cinestrata-api", "cinestrata-worker-cpu", "cinestrata-worker-gpu"]
+
+
+@pytest.fixture
+def deployments(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Deployments by name."""
+    return {d["metadata"]["name"]: d["spec"] for d in manifests if d["kind"] == "Deployment"}
+
+
+def pod_of(deployment: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = deployment["template"]["spec"]
+    return pod
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pods_have_no_more_rights_than_they_need(deployments: dict[str, dict[str, Any]], name: str) -> None:
+    pod = pod_of(deployments[name])
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"/data", "/tmp"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+        secrets = {source["secretRef"]["name"] for source in container["envFrom"] if "secretRef" in source}
+        assert ("cinestrata-api" in secrets) is (container["name"] == "api")
+    for container in pod["containers"]:
+        assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_network_policies_open_only_the_port_of_the_api(
+    manifests: list[dict[str, Any]], deployments: dict[str, dict[str, Any]], name: str
+) -> None:
+    labels = deployments[name]["template"]["metadata"]["labels"]
+    policies = [d["spec"] for d in manifests if d["kind"] == "NetworkPolicy"]
+    (policy,) = [policy for policy in policies if _selects(policy["podSelector"], labels)]
+    assert policy["policyTypes"] == ["Ingress"]
+    ports = [port["port"] for rule in policy.get("ingress", ()) for port in rule["ports"]]
+    containers = pod_of(deployments[name])["containers"]
+    assert ports == [port["containerPort"] for container in containers for port in container.get("ports", ())]
+
+
+def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Return whether a label selector selects a pod with these labels."""
+    is_equal = selector["matchLabels"].items() <= labels.items()
+    expressions = selector.get("matchExpressions", ())
+    assert {expression["operator"] for expression in expressions} <= {"NotIn"}
+    return is_equal and all(labels[rule["key"]] not in rule["values"] for rule in expressions)
+
+
+@pytest.fixture
+def health_file(tmp_path: Path) -> Path:
+    """Path of a worker's health file, not written yet."""
+    return tmp_path / "health.json"
+
+
+def status(*arguments: str, root: Path, **environment: str) -> int:
+    """Exit status of the health check in a clean process."""
+    command = [sys.executable, "-S", str(root / "docker" / "healthy.py"), *arguments]
+    done = subprocess.run(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL, check=False)
+    return done.returncode
+
+
+def test_api_check_ignores_the_proxy_of_the_container(root: Path) -> None:
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/readyz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    proxy = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": ""}
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        environment = proxy | {"CINESTRATA_PORT": str(server.server_port)}
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        assert status("api", root=root, **environment) == 0
+        server.shutdown()
+    thread.join()
+    assert status("api", root=root, **environment) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "age_seconds", "expected", "expected_alive"),
+    [
+        ({"catalog": "ok", "broker": "ok"}, 5, 0, 0),
+        ({"catalog": "connection refused", "broker": "ok"}, 5, 1, 0),
+        ({"catalog": "ok", "broker": "ok"}, 3600, 1, 1),
+        (None, 0, 1, 1),
+    ],
+    ids=["healthy", "catalog unreachable", "hanging worker", "no file"],
+)
+def test_worker_check_reads_the_health_file(
+    root: Path,
+    health_file: Path,
+    content: dict[str, str] | None,
+    age_seconds: float,
+    expected: int,
+    expected_alive: int,
+) -> None:
+    if content is not None:
+        health_file.write_text(json.dumps(content))
+        written = time.time() - age_seconds
+        os.utime(health_file, (written, written))
+    assert status("worker", str(health_file), root=root) == expected
+    assert status("worker", str(health_file), "--alive", root=root) == expected_alive

@@ -1,20 +1,25 @@
-"""Writing and publishing: validation, visibility and garbage collection."""
+"""Writing and publishing: validation, visibility, garbage collection, segments of moments, and upgrades."""
 
 from __future__ import annotations
 
 import os
 import stat
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from index.errors import ManifestError, ShardInvalid
+from index.arrays import moment_ids, video_ids_of
+from index.errors import ManifestError, ShardInvalid, ShardMissing
+from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
 from index.files.store_folder import StoreFolder
 from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from tests.index.published_shards import age
+from tests.index.published_shards import age, append, open_shard_of
 
 DIM = 8
 
@@ -203,3 +208,144 @@ def test_garbage_collection_stops_without_manifest(store: ShardStore, publish_ta
     store.collect_garbage()
     assert store.folders() == folders
     assert IndexSnapshot.open(store).degraded == {}
+
+
+Write = Callable[..., tuple[ReleaseEntry, SegmentEntry]]
+Unit = Callable[..., np.ndarray]
+
+
+def _segment(store: ShardStore, unit: Unit, shard: SegmentEntry, videos: range) -> SegmentEntry:
+    ids = np.concatenate([moment_ids(video, 3) for video in videos])
+    made = {"task": shard.task, "release": shard.release, "fingerprint": shard.fingerprint}
+    return store.write_shard(**made, ids=ids, vectors=unit(len(ids), seed=9))
+
+
+def test_shard_and_moment_segments_are_published_together(
+    store: ShardStore, write: Write, unit: Unit
+) -> None:
+    release, shard = write(store, "a", range(4))
+    segments = [_segment(store, unit, shard, range(2)), _segment(store, unit, shard, range(3, 4))]
+    manifest = store.publish(release=release, shards=[shard], segments=segments)
+    assert manifest.generation == 1
+    assert manifest.segments("a") == (shard, *segments)
+    assert store.publish(release=release, shards=[shard], segments=segments) == manifest
+    assert store.publish(release=release, shards=[shard]) == manifest, "publishing again changes nothing"
+    opened = IndexSnapshot.open(store).shard("a", fingerprint=shard.fingerprint)
+    assert sorted(video_ids_of(opened.ids).tolist()) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3]
+    assert np.array_equal(opened.vectors(np.arange(4)), unit(4))
+
+
+def test_deleting_video_deletes_its_moments(store: ShardStore, write: Write, unit: Unit) -> None:
+    """Before and after publication, in a segment of their own and compacted; also a single moment."""
+    release, shard = write(store, "a", range(4))
+    segment = _segment(store, unit, shard, range(4))
+    store.publish(release=release, shards=[shard], segments=[segment], deleted=[1])
+
+    def left() -> list[int]:
+        return IndexSnapshot.open(store).shard("a", fingerprint=shard.fingerprint).ids.tolist()
+
+    def of(*videos: int) -> list[int]:
+        return [*videos, *(i for video in videos for i in moment_ids(video, 3).tolist())]
+
+    assert left() == of(0, 2, 3)
+    assert store.delete([2], task="a").tombstones["a"].count == len(of(1, 2))
+    assert left() == of(0, 3)
+    store.delete(moment_ids(3, 3)[:1])
+    assert left() == [i for i in of(0, 3) if i != moment_ids(3, 1)[0]]
+    store.compact("a")
+    generation = store.delete([0]).generation
+    assert left() == [3, *moment_ids(3, 3)[1:].tolist()]
+    with pytest.raises(ShardMissing):  # the compacted segment does not contain it
+        store.delete([2])
+    assert store.delete([0]).generation == generation
+
+
+def test_invalid_moment_segment_blocks_publication(store: ShardStore, write: Write, unit: Unit) -> None:
+    release, shard = write(store, "a", range(4))
+    segment = _segment(store, unit, shard, range(2))
+    for wrong, why in (
+        (replace(segment, fingerprint="another"), "embed with that one"),
+        (_segment(store, lambda n, seed: unit(n, seed, 4), shard, range(2)), "4 dimensions"),
+        (replace(segment, id="0" * 64), "is not in the store as it was written"),
+    ):
+        with pytest.raises(ShardInvalid, match=why):
+            store.publish(release=release, shards=[shard], segments=[segment, wrong][1:])
+        assert store.manifest().shards == {}
+    with pytest.raises(ShardInvalid, match="already belongs to task a"):
+        store.publish(release=release, shards=[shard], segments=[segment, segment])
+    assert store.manifest().generation == 0
+
+
+@pytest.fixture
+def upgrade(write: Callable) -> Callable[..., Manifest]:
+    """Replace task ``a`` by a shard with other vectors."""
+
+    def make(store: ShardStore, ids: list[int], seed: int = 7) -> Manifest:
+        release, shard = write(store, "a", ids, seed=seed)
+        return store.publish(release=release, shards=[shard], upgrades=True)
+
+    return make
+
+
+def _ids(store: ShardStore) -> list[int]:
+    return open_shard_of(store).ids.tolist()
+
+
+def test_undone_upgrade_restores_the_shard_without_videos_deleted_since(
+    store: ShardStore, publish_task: Callable, upgrade: Callable, unit: Callable
+) -> None:
+    publish_task(store, "a", [1, 5, 9])
+    append(store, [20, 21], unit(2, 3))
+    store.delete([5])
+    publish_task(store, "b", [2, 6])
+    before, vectors = store.manifest(), open_shard_of(store).vectors(open_shard_of(store).ids)
+    after = upgrade(store, [1, 9, 20, 21])
+    assert list(after.shards) == ["a", "b"], "the task keeps its place"
+    assert _ids(store) == [1, 9, 20, 21]
+    assert (open_shard_of(store).vectors(open_shard_of(store).ids) != vectors).any()
+    assert Manifest.loads(after.dumps()) == after
+    store.delete([9])
+    folders = [store.shard_folder(entry.id) for entry in before.segments("a")]
+    age(*folders, store.tombstone_folder(before.tombstones["a"].id))
+    store.collect_garbage()
+    assert audit(store).problems == []
+    store.undo_upgrade("a", deleted=[9])
+    assert _ids(store) == [1, 20, 21]
+    assert (open_shard_of(store).vectors(open_shard_of(store).ids) == vectors[[0, 2, 3]]).all()
+    assert store.manifest().shards == before.shards
+    with pytest.raises(ShardMissing, match="no upgrade that can be undone"):
+        store.undo_upgrade("a")
+
+
+def test_accepted_second_or_cleared_upgrade_drops_the_earlier_shard(
+    store: ShardStore, publish_task: Callable, upgrade: Callable
+) -> None:
+    first = publish_task(store, "a", [1, 5])
+    second = upgrade(store, [1, 5])
+    third = upgrade(store, [1, 5], seed=8)
+    assert store.undo_upgrade("a").shards == second.shards
+    upgrade(store, [1, 5], seed=8)
+    store.accept_upgrade("a")
+    assert store.accept_upgrade("a").shards == third.shards
+    folders = [store.shard_folder(manifest.shards["a"].id) for manifest in (first, second)]
+    age(*folders)
+    store.collect_garbage()
+    assert not any(map(Path.exists, folders))
+    upgrade(store, [1, 5], seed=9)
+    store.clear("a")
+    assert not store.manifest().replaced
+    assert _ids(store) == []
+
+
+def test_compaction_keeps_the_replaced_shard_and_audits_name_its_damage(
+    store: ShardStore, publish_task: Callable, upgrade: Callable
+) -> None:
+    first = publish_task(store, "a", [1, 5]).shards["a"]
+    loaded = weakref.ref(store.segment_cache.get(store.shard_folder(first.id), first))
+    kept = upgrade(store, [1, 5]).replaced
+    store.delete([1])
+    assert store.compact("a").replaced == kept
+    (store.shard_folder(kept["a"].segments[0].id) / "ids.npy").write_bytes(b"")
+    assert IndexSnapshot.open(store).degraded == {}
+    assert loaded() is None, "searches keep it in memory no longer"
+    assert any("can't be undone" in problem for problem in audit(store).problems)

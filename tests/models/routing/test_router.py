@@ -1,4 +1,4 @@
-"""Routing evidence of words and mean captions, and its summary, against dense matrices and slow references."""
+"""Routing evidence of word pieces and mean captions, and its summary, against dense matrices and slow references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from models.routing.router import (
     summarize_evidence,
 )
 from models.routing.routing_profiles import RoutingProfiles, profile_row, token_profile
-from models.routing.word_pieces import piece_presence
+from models.routing.word_pieces import (
+    VOCABULARY,
+    count_pieces,
+    distinct_pieces,
+    piece_presence,
+    split_pieces,
+)
 
 
 def test_token_profile_is_log_of_one_plus_lift() -> None:
@@ -251,3 +257,24 @@ def test_scatter_is_that_within_tasks_and_independent_of_their_order() -> None:
     np.testing.assert_allclose(shifted.scatter, forward.scatter, rtol=1e-4, atol=1e-4)
     loaded = CaptionScatter.from_tensors(forward.tensors())
     assert np.array_equal(loaded.precision(_background()), forward.precision(_background()))
+
+
+TEXTS = ["A Heron by the heron's lake", "", "quokkas"]
+
+
+def test_pieces_are_those_of_the_tokenizer_without_special_tokens() -> None:
+    heron, *_ = split_pieces(["heron"])[0].tolist()
+    in_order, empty, parts = (pieces.tolist() for pieces in split_pieces(TEXTS))
+    assert in_order.count(heron) == 2
+    assert empty == []
+    assert len(parts) > 1
+    assert all(0 <= piece < VOCABULARY for piece in in_order + parts)
+    assert [pieces.tolist() for pieces in distinct_pieces(TEXTS)] == [
+        sorted(set(pieces)) for pieces in (in_order, empty, parts)
+    ]
+    assert [set(np.flatnonzero(row).tolist()) for row in piece_presence(TEXTS)] == [
+        set(in_order),
+        set(),
+        set(parts),
+    ]
+    assert count_pieces(TEXTS).tolist() == piece_presence(TEXTS).sum(axis=0).tolist()

@@ -1,8 +1,11 @@
-"""The backbones ``small`` and ``lite2`` against plain forward passes of its towers, and its use by methods."""
+"""The backbones ``small`` and ``lite2``: forward passes of their towers, their use by methods, and their packages."""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import socket
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,15 @@ from transformers import BertModel
 from models.adapters.image_adapters import LowRankImageTower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
-from models.backbones.small.small_files import SMALL_MODELS, TEXT_PACKAGE, SmallModel, verified_folder
+from models.backbones.small.small_files import (
+    SMALL_MODELS,
+    TEXT_PACKAGE,
+    SmallModel,
+    WeightPackage,
+    verified_folder,
+)
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.errors import ReleaseError
+from models.errors import BackboneUnavailable, ReleaseError
 from tests.random_frames import random_frames
 
 torch.set_num_threads(1)
@@ -184,3 +193,60 @@ def test_copies_share_the_frozen_network_and_never_train_it(backbone: Backbone) 
     assert clone.clip.visual.proj.requires_grad
     assert clone.visual_blocks[1].attention.in_proj_weight.requires_grad
     assert not any("cnn" in name for name in clone.tensors())
+
+
+IMAGE_PACKAGE = SMALL_MODELS["small"].image_package
+LITE2_PACKAGE = SMALL_MODELS["lite2"].image_package
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copies of both packages, found before the installed ones."""
+    for package in (IMAGE_PACKAGE, TEXT_PACKAGE):
+        source, target = verified_folder(package), tmp_path / "packages" / package.module
+        target.mkdir(parents=True)
+        (target / "__init__.py").write_text("raise ImportError('this package must not be imported')\n")
+        shutil.copytree(source, target / package.folder)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    return tmp_path / "packages"
+
+
+@pytest.mark.parametrize(
+    ("backbone", "package", "file"),
+    [
+        ("small", IMAGE_PACKAGE, "efficientnet-lite0-57934424.pth"),
+        ("lite2", LITE2_PACKAGE, "efficientnet-lite2-9656183e.pth"),
+        ("lite2", TEXT_PACKAGE, "model.safetensors"),
+    ],
+)
+def test_missing_package_error_names_package_and_command(
+    backbone: str, package: WeightPackage, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package.module else find_spec(name)
+    )
+    hint = rf"tower of .*'{backbone}' needs .*{file}.* not installed: run `pip install {package.name}`"
+    with pytest.raises(BackboneUnavailable, match=hint):
+        load_backbone(backbone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [IMAGE_PACKAGE, TEXT_PACKAGE], ids=["image", "text"])
+def test_altered_or_missing_files_are_refused_by_name(package: WeightPackage, copied: Path) -> None:
+    for file in package.digests:
+        path = copied / package.module / package.folder / file
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(BackboneUnavailable, match=rf"{file} of .* {package.name} has the SHA-256 digest"):
+            verified_folder(package)
+        path.unlink()
+        hint = rf"{file} of .*cannot be read.*`pip install .*{package.name}`"
+        with pytest.raises(BackboneUnavailable, match=hint):
+            load_backbone("small")
+        path.write_bytes(content)
+    assert verified_folder(package) == copied / package.module / package.folder
+
+
+def test_packages_are_not_imported(copied: Path) -> None:
+    assert load_backbone("small").feature_dim == 1280

@@ -1,18 +1,29 @@
-"""Broken shards and releases degrade their task, and other tasks are searched."""
+"""Broken shards, and reads of the catalog that fail: a generation is served with all that can be read, or not."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
 
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.encoders import encoder_registry
+from models.routing.confidence_model import ConfidenceModel
+from service.catalog import database
+from service.catalog.database import session_scope
+from service.catalog.domain_videos import store_calibration
+from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -129,3 +140,203 @@ def test_shard_that_breaks_while_served_is_degraded(
     assert service.snapshots.refresh()
     assert service.snapshots.readiness().degraded == {}
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
+
+
+FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+REFITTED = replace(FITTED, bias=-1.0)
+APPENDED = "a penguin slides on ice"
+QUERIES = (APPENDED, *BIRDS, *CARS, *SEA)
+
+Answers = list[list[tuple[str, float, float | None]]]
+
+
+@pytest.fixture
+def appended(library: Library) -> Library:
+    """Birds, cars and the sea, with a video that an append has published to the birds."""
+    library.confidence = FITTED
+    library.add_task("sea", SEA)
+    _publish_append(library, _store_append(library))
+    _assign_videos()
+    return library
+
+
+def _store_append(library: Library, *, state: str = "queued") -> int:
+    """Return an append of one probed video in the catalog, with a confidence model; returns the vector ID."""
+    with session_scope(write=True) as session:
+        task = Task(
+            id="tsk_append",
+            position=100,
+            name="birds (append)",
+            method="zero_shot",
+            state=state,
+            target_id="tsk_birds",
+            created_at=datetime.now(UTC),
+        )
+        video = Video(id="new", task_id=task.id, uri="new.mp4", captions=[APPENDED], status="accepted")
+        session.add(task)
+        session.flush()
+        session.add(video)
+        session.flush()
+        manifest = library.store.manifest()
+        store_calibration(
+            session, task.id, manifest.release or "", manifest.generation + 1, REFITTED.to_json()
+        )
+        return video.vector_id
+
+
+def _publish_append(library: Library, vector_id: int) -> None:
+    """Replace the manifest by one with the video of the append."""
+    pinned = library.store.manifest().shards["tsk_birds"]
+    segment = library.store.write_shard(
+        task=pinned.task,
+        release=pinned.release,
+        fingerprint=pinned.fingerprint,
+        ids=np.array([vector_id]),
+        vectors=library.features([APPENDED]),
+    )
+    library.store.append(segment)
+
+
+def _assign_videos() -> None:
+    """Return the catalog part of the publication: the videos belong to the domain, and the append is ready."""
+    with session_scope(write=True) as session:
+        session.execute(
+            update(Video)
+            .where(Video.task_id == "tsk_append")
+            .values(task_id="tsk_birds", effective_split="appended")
+        )
+        session.execute(update(Task).where(Task.id == "tsk_append").values(state="ready"))
+
+
+def _answers(service: SearchEngine) -> Answers:
+    return [
+        [(result.video_id, result.score, result.confidence) for result in service.search(text, k=20).results]
+        for text in QUERIES
+    ]
+
+
+def _settled_answers(library: Library) -> Answers:
+    service = SearchEngine(library.settings)
+    assert service.snapshots.refresh()
+    return _answers(service)
+
+
+@contextmanager
+def _before_session(number: int, action: Callable[[], None]) -> Iterator[list[int]]:
+    """Run an action once, before a session of the catalog is opened; yields the number of sessions so far."""
+    opened = [0]
+    session: Any = vars(database)["Session"]
+
+    def open_session(*arguments: Any, **options: Any) -> Any:
+        opened[0] += 1
+        if opened[0] - 1 == number:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(database, "Session", session)
+                action()
+        return session(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "Session", open_session)
+        yield opened
+
+
+def _refuse() -> None:
+    raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
+
+
+def _each_read(load: Callable[[int], int]) -> None:
+    """Load with each read of the catalog as the affected one; ``load`` returns the number of reads of a whole load."""
+    number, total = 0, 1
+    while number < total:
+        total = load(number)
+        number += 1
+    assert total >= 4  # reachability, edits, captions and confidence at least
+
+
+def test_a_starting_process_waits_for_each_read_of_the_catalog(appended: Library) -> None:
+    expected = _settled_answers(appended)
+
+    def load(number: int) -> int:
+        service = SearchEngine(appended.settings)
+        with _before_session(number, _refuse):
+            assert not service.snapshots.refresh()
+        assert not service.snapshots.readiness().ready
+        with pytest.raises(Unavailable) as refused:
+            service.search(APPENDED)
+        assert refused.value.retry_after < 10
+        with _before_session(-1, _refuse) as opened:
+            assert service.snapshots.refresh()  # at the next poll, not after the interval of broken releases
+        assert service.snapshots.last_error is None
+        assert _answers(service) == expected
+        assert not service.snapshots.refresh_captions()
+        return opened[0]
+
+    _each_read(load)
+
+
+def test_the_served_generation_stays_until_all_of_the_next_one_is_read(library: Library) -> None:
+    library.confidence = FITTED
+    library.add_task("sea", SEA)
+    services = [SearchEngine(library.settings) for _ in range(8)]
+    assert all(service.snapshots.refresh() for service in services)
+    before = _answers(services[0])
+    _publish_append(library, _store_append(library))
+    _assign_videos()
+    expected = _settled_answers(library)
+    assert expected != before
+
+    def load(number: int) -> int:
+        service = services.pop()
+        with _before_session(number, _refuse):
+            assert not service.snapshots.refresh()
+        assert not service.snapshots.refresh_captions()
+        assert service.snapshots.readiness().ready
+        assert _answers(service) == before
+        with _before_session(-1, _refuse) as opened:
+            assert service.snapshots.refresh()
+        assert _answers(service) == expected
+        return opened[0]
+
+    _each_read(load)
+
+
+@pytest.mark.parametrize("loaded_before", [False, True])
+def test_an_append_that_ends_between_two_reads_has_the_scores_of_the_settled_state(
+    library: Library, loaded_before: bool
+) -> None:
+    library.confidence = FITTED
+    library.add_task("sea", SEA)
+    services = [SearchEngine(library.settings) for _ in range(8)]
+    if loaded_before:
+        assert all(service.snapshots.refresh() for service in services)
+    _publish_append(library, _store_append(library, state="indexing"))
+    observed: list[Answers] = []
+
+    def load(number: int) -> int:
+        service = services.pop()
+        with _before_session(number, _assign_videos) as opened:
+            assert service.snapshots.refresh()
+        observed.append(_answers(service))
+        with session_scope(write=True) as session:
+            session.execute(
+                update(Video).where(Video.id == "new").values(task_id="tsk_append", effective_split=None)
+            )
+            session.execute(update(Task).where(Task.id == "tsk_append").values(state="indexing"))
+        return opened[0]
+
+    _each_read(load)
+    _assign_videos()
+    assert observed == [_settled_answers(library)] * len(observed)
+
+
+@pytest.mark.parametrize("state", ["queued", "failed", "cancelled"])
+def test_an_append_that_is_not_published_changes_no_score(library: Library, state: str) -> None:
+    """A process that starts later answers like one that runs, after a deletion too."""
+    library.add_task("sea", SEA)
+    with session_scope(write=True) as session:
+        deleted = session.query(Video).filter_by(id="birds-0").one()
+        library.store.delete([deleted.vector_id], task="tsk_birds")
+        session.delete(deleted)
+    expected = _settled_answers(library)
+    _store_append(library, state=state)
+    assert _settled_answers(library) == expected

@@ -1,4 +1,4 @@
-"""Full disks: the error is raised, no incomplete file is visible or kept, and writing resumes once there is space."""
+"""Files of the store: exclusive locks, folders with verified checksums, and full disks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,96 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from index.files import store_folder
+from index.files.durable_files import exclusive_lock, hash_files
+from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from tests.index.disk_faults import fail_at
+
+
+def _is_free(path: Path) -> bool:
+    """Check whether another thread gets the lock at once."""
+
+    def take() -> bool:
+        try:
+            with exclusive_lock(path, timeout=0):
+                return True
+        except TimeoutError:
+            return False
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(take).result()
+
+
+def test_lock_is_taken_again_by_its_thread_and_freed_by_the_outermost_block(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with exclusive_lock(path):
+        with exclusive_lock(path), exclusive_lock(path, timeout=0):
+            assert not _is_free(path)
+        assert not _is_free(path)
+    assert _is_free(path)
+    with pytest.raises(ZeroDivisionError), exclusive_lock(path):
+        raise ZeroDivisionError
+    assert _is_free(path)
+    with exclusive_lock(path):
+        assert not _is_free(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "release"
+    path.mkdir()
+    (path / "release.json").write_text("{}")
+    (path / "weights").write_bytes(b"123")
+    return path
+
+
+def test_unchanged_folder_is_read_once_and_compared_with_the_given_checksums(folder: Path) -> None:
+    files, verified = hash_files(folder), VerifiedFolders()
+    with patch.object(store_folder, "hash_files", wraps=hash_files) as hashing:
+        assert verified.is_intact(folder, files)
+        assert verified.is_intact(folder, dict(files))
+    assert hashing.call_count == 1
+    assert not verified.is_intact(folder, {**files, "weights": files["release.json"]})
+    assert not verified.is_intact(folder, {"release.json": files["release.json"]})
+
+
+@pytest.mark.parametrize("change", ["content", "replaced", "added", "nested", "removed", "folder"])
+def test_changed_folder_is_not_intact(folder: Path, change: str) -> None:
+    files, verified = hash_files(folder), VerifiedFolders()
+    assert verified.is_intact(folder, files)
+    weights = folder / "weights"
+    if change == "content":
+        weights.write_bytes(b"124")
+        os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
+    elif change == "replaced":
+        times = weights.stat()
+        other = folder.parent / "other"
+        other.write_bytes(b"124")
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+        other.replace(weights)
+    elif change == "added":
+        (folder / "more").touch()
+    elif change == "nested":
+        (folder / "more").mkdir()
+    elif change == "removed":
+        weights.unlink()
+    else:
+        folder.rename(folder.parent / "elsewhere")
+    assert not verified.is_intact(folder, files)
+    if change == "content":
+        weights.write_bytes(b"123")
+        os.utime(weights, ns=(0, 1))
+        assert verified.is_intact(folder, files), "it is restored"
 
 
 @contextmanager
