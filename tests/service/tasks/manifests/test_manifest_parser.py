@@ -14,12 +14,16 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests import text_files
-from tests.manifest_videos import parse_manifest
+from service.tasks.manifests.caption_tables import ManifestEntries, read_rows
 
 
 def parse(content: str | bytes, name: str = "manifest.csv", encoding: str = "utf-8") -> list[VideoSpec]:
+    """Merge all rows of a manifest, without looking for the files of its videos."""
     raw = content.encode() if isinstance(content, str) else content
-    return parse_manifest(io.BytesIO(raw), name, encoding)
+    entries = ManifestEntries()
+    for location, fields in read_rows(io.BytesIO(raw), name, encoding).rows:
+        entries.add(location, fields)
+    return entries.videos()
 
 
 def refusal(content: str | bytes, name: str = "manifest.csv", encoding: str = "utf-8") -> str:
@@ -202,7 +206,7 @@ def test_lines_of_a_manifest_are_limited(
     """Rows of the same file and empty lines are no videos, but take time."""
     monkeypatch.setattr(request_limits, "MAX_TEXT_LINES", 1000)
     with pytest.raises(InvalidInput, match=r"more than 1000 lines"):
-        parse_manifest(io.BytesIO(head + 1001 * line), name)
+        parse(head + 1001 * line, name)
 
 
 @pytest.mark.slow
@@ -210,12 +214,10 @@ def test_large_metadata_is_refused_by_line(monkeypatch: pytest.MonkeyPatch) -> N
     """Of one video, and of all videos: both are refused while the manifest is read."""
     large = json.dumps({"uri": "b.mp4", "metadata": {"x": [[]] * 10_000}}).encode()
     with pytest.raises(InvalidInput, match=r"manifest\.jsonl:2\.metadata: It takes"):
-        parse_manifest(io.BytesIO(b'{"uri": "a.mp4"}\n' + large), "manifest.jsonl")
+        parse(b'{"uri": "a.mp4"}\n' + large, "manifest.jsonl")
     line = '{"uri": "%d.mp4", "x": "' + "y" * 16_000 + '"}\n'
     with pytest.raises(InvalidInput, match="Split the manifest"):
-        parse_manifest(
-            io.BytesIO("".join(line % number for number in range(4200)).encode()), "manifest.jsonl"
-        )
+        parse("".join(line % number for number in range(4200)), "manifest.jsonl")
 
 
 _JSON = st.recursive(
