@@ -34,8 +34,7 @@ from models.releases.release_state import (
 )
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.routing_profiles import profile_values, token_profile
-from models.routing.word_pieces import count_pieces
+from models.routing.routing_profiles import count_pieces, profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS, CalibrationTask, unrelated_texts
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.gallery import ShardVectors, WholeVideoShard

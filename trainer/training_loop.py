@@ -154,7 +154,6 @@ def fit(
             for epoch in range(first_epoch, config.epochs):
                 part = shown[epoch]
                 if has_fold and epoch == config.epochs - 1:
-                    method.restore_best()
                     method.before_last_epoch = method.copy()
                     method.before_last_epoch.train(False)
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])

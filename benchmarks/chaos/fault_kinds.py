@@ -42,7 +42,7 @@ class Fault:
     kind: str
     strike: Callable[[FaultContext], bool]  # causes the fault and heals it; returns whether it struck
     restarts_api: bool = (
-        False  # searches may fail until the API is ready again; a kill point notes it in the context
+        False  # searches may fail until it is ready again; a kill point notes it in the context
     )
     fails_tasks: bool = False  # a task may fail with a hint, and be retried by the operator
     needs: frozenset[str] = frozenset()  # kinds of operations, one of which the round must have; empty: none

@@ -42,12 +42,10 @@ class ClipRun:
     seconds: Mapping[str, Sequence[float]]  # wall time by phase, in the order of learning; one value if joint
     clips: Mapping[str, int]
     peak_mib: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the process, like ``seconds``
-    matrices: Mapping[str, Matrix] = field(
-        default_factory=dict
-    )  # R@1 of release i on domain t; empty if joint
-    evidence: Mapping[str, Sequence[Sequence[float]]] = field(
-        default_factory=dict
-    )  # in ``order``; not for rivals
+    # R@1 of release i on domain t; empty if joint
+    matrices: Mapping[str, Matrix] = field(default_factory=dict)
+    # In ``order``; not for rivals.
+    evidence: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     settings: str = ""  # of a rival, in words
 
     def recall(self, gallery: str, k: int) -> float:

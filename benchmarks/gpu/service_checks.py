@@ -40,9 +40,8 @@ def check_out_of_memory(plan: GpuPlan) -> Figures:
     prepare_catalog(plan.folder / "memory", backbone)
     with patch.object(probing, "VideoDecoder", _DrawnFrames):
         undivided, divided = _post("undivided"), _post("divided")
-    job_environment.task_backbone(
-        undivided
-    )  # loaded before memory is limited, as in a worker that had a task before
+    # Before memory is limited, as in a worker that had a task before.
+    job_environment.task_backbone(undivided)
     _limit_memory(plan)
     figures: Figures = {"memory_gib": plan.memory_gib}
     with patch.object(training_loop, "plan_memory", lambda *_, **__: MemoryPlan(None, 0, 0)):

@@ -67,9 +67,8 @@ UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions
 KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
 _LIBRARIES_AT_A_TIME = 2
 _WEIGHTS = np.linspace(0, 1, 21).round(2).tolist()  # of BM25 in the convex combination
-_COSINE_WEIGHTS = (
-    np.geomspace(1, 100, 13).round(1).tolist()
-)  # per cosine of the ridge, beside the product's words
+# Per cosine of the ridge, beside the product's words.
+_COSINE_WEIGHTS = np.geomspace(1, 100, 13).round(1).tolist()
 
 
 @dataclass(frozen=True)

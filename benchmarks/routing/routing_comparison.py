@@ -25,8 +25,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TextBackground
 from models.encoders.tower_forward import encode_texts
 from models.routing.router import CaptionEvidence, CaptionScatter
-from models.routing.routing_profiles import token_profile
-from models.routing.word_pieces import VOCABULARY, distinct_pieces
+from models.routing.routing_profiles import VOCABULARY, distinct_pieces, token_profile
 from trainer.evaluation.gallery import rank_by_id, recall_at
 
 _FOLDS = 2

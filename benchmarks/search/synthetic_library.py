@@ -37,8 +37,14 @@ from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
 from models.routing.router import CaptionScatter
-from models.routing.routing_profiles import RoutingProfiles, token_profile
-from models.routing.word_pieces import VOCABULARY, count_pieces, distinct_pieces, split_pieces
+from models.routing.routing_profiles import (
+    VOCABULARY,
+    RoutingProfiles,
+    count_pieces,
+    distinct_pieces,
+    split_pieces,
+    token_profile,
+)
 from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Task, Video

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.backbones.backbone_description import pad_texts
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY
 
 _LEXICAL = 126  # coordinates for words
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length

@@ -212,11 +212,11 @@ class Tame(nn.Module):
         """View the current adapters as one set, W = 1."""
         return TameWeights(*(p.unsqueeze(0) for p in (self.a, self.b, self.router, self.noise)))
 
-    def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> TameCondition:
+    def condition(self, tasks: Sequence[int]) -> TameCondition:
         """Build the condition for the tasks at some positions."""
         device = self.a.device
         return TameCondition(
-            weights=weights or self.weights(),
+            weights=self.weights(),
             prototypes=torch.stack([self.prototypes[t] for t in tasks]),
             experts=torch.tensor([self.task_experts[t] for t in tasks]).to(device, non_blocking=True),
             top_k=self.top_k,

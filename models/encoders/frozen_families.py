@@ -25,7 +25,7 @@ from models.encoders.query_encoder import (
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.routing.router import CaptionEvidence, CaptionScatter
-from models.routing.word_pieces import distinct_pieces
+from models.routing.routing_profiles import distinct_pieces
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
@@ -44,9 +44,7 @@ class FrozenQueryEncoder(QueryEncoder):
         vectors = self.encode_with_backbone(texts)
         return np.repeat(vectors[:, None], len(tasks), axis=1)
 
-    def encode_pairs(
-        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
-    ) -> Vectors:
+    def encode_pairs(self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str) -> Vectors:
         self._positions(tasks, mode)
         return self._texts.encode([text.tokens for text in texts], alone=True)
 
@@ -124,9 +122,7 @@ class AnalyticQueryEncoder(QueryEncoder):
             (len(texts), len(tasks), self._layout.dim),
         )
 
-    def encode_pairs(
-        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
-    ) -> Vectors:
+    def encode_pairs(self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str) -> Vectors:
         # A text passes the tower once for all its tasks, and alone: its vector must not depend on other requests.
         positions = np.array(self._positions(tasks, mode), np.int64)
         keys = [(text.tokens.tobytes(), text.pieces.tobytes()) for text in texts]

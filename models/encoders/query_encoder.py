@@ -19,7 +19,7 @@ from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
 from models.errors import ReleaseError
 from models.releases.release_state import Array, ReleaseState
-from models.routing.word_pieces import Pieces, distinct_pieces, piece_presence
+from models.routing.routing_profiles import Pieces, distinct_pieces, piece_presence
 
 
 class TokenizedText(NamedTuple):
@@ -130,9 +130,7 @@ class QueryEncoder(ABC):
         """
 
     @abstractmethod
-    def encode_pairs(
-        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
-    ) -> Vectors:
+    def encode_pairs(self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str) -> Vectors:
         """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`."""
 
     def prepare_texts(self, texts: Sequence[TokenizedText]) -> None:  # noqa: B027 (optional hook)

@@ -276,9 +276,7 @@ class AdaptedQueryEncoder(QueryEncoder):
             encoded[rows] = vectors.transpose(0, 1).float().cpu().numpy()
         return encoded
 
-    def encode_pairs(
-        self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str = "latest"
-    ) -> Vectors:
+    def encode_pairs(self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str) -> Vectors:
         # All pairs are rows of one batch. Rows share the frozen weights; low-rank updates are gathered per row.
         positions = torch.tensor(self._positions(tasks, mode))
         lengths = np.array([len(text.tokens) for text in texts])

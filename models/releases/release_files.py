@@ -35,8 +35,7 @@ from models.releases.release_state import (
     TaskLineage,
 )
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY, RoutingProfiles
 
 _SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"

@@ -57,7 +57,7 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
     A task without captions has no routing evidence of its own; it gets the score of the likeliest other task.
 
     Args:
-        presence: ``[n, V]``, see :func:`~models.routing.word_pieces.piece_presence`.
+        presence: ``[n, V]``, see :func:`~models.routing.routing_profiles.piece_presence`.
         profiles: ``[T, V]``, see :func:`~models.routing.routing_profiles.token_profile`.
     """
     scores = presence @ profiles.T

@@ -34,7 +34,7 @@ from models.errors import ModelError
 from models.releases.release_files import read_fold
 from models.releases.release_state import MeasuredFold
 from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
-from models.routing.word_pieces import distinct_pieces
+from models.routing.routing_profiles import distinct_pieces
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.catalog.task_names import require_task

@@ -15,8 +15,7 @@ from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.encoder_registry import split_training_state
 from models.releases.release_files import write_release, write_training_state
 from models.releases.release_state import ParentRelease, ReleaseState, ReleaseTask
-from models.routing.routing_profiles import RoutingProfiles, profile_row
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY, RoutingProfiles, profile_row
 from trainer.errors import LibraryDamaged
 from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import TokenizedText
-from models.routing.word_pieces import VOCABULARY, distinct_pieces, split_pieces
+from models.routing.routing_profiles import VOCABULARY, distinct_pieces, split_pieces
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
 from trainer import release_calibration
 from trainer.release_calibration import MAX_TASK_CAPTIONS, calibrate_appended, cross_fit

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
 from models.encoders.frozen_families import FROZEN_FAMILY
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY
 from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer import training_loop
 from trainer.errors import TrainingDiverged

@@ -38,7 +38,7 @@ from models.encoders.video_encoder import apply_video_map
 from models.releases.release_state import MEASURED, ReleaseState, arrays_with_prefix
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.router import CaptionScatter
-from models.routing.word_pieces import split_pieces
+from models.routing.routing_profiles import split_pieces
 from trainer.methods.base import Method, MethodConfig
 from trainer.methods.shared.closed_form import (
     Lexicon,

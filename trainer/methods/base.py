@@ -37,8 +37,7 @@ from models.encoders.frozen_families import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState, ReleaseTask, video_fingerprint
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
-from models.routing.routing_profiles import RoutingProfiles, token_profile
-from models.routing.word_pieces import VOCABULARY, count_pieces
+from models.routing.routing_profiles import VOCABULARY, RoutingProfiles, count_pieces, token_profile
 from trainer.task_data import Clip, Pair
 
 
@@ -200,9 +199,6 @@ class Method(ABC):
 
     def after_epoch(self, validation: Sequence[Clip]) -> None:  # noqa: B027 (optional hook)
         """Update state after an epoch, before its checkpoint is written."""
-
-    def restore_best(self) -> None:  # noqa: B027 (optional hook)
-        """Restore the state after the best epoch so far, if the method compares epochs."""
 
     def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
         """Estimate the device memory in bytes that :meth:`after_epoch` will allocate and keep."""

@@ -157,9 +157,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     if not task.clips:
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
-    others = library.manifest.shards.keys() - {
-        task.task_id
-    }  # an upgrade has learned its domain's appended videos
+    # An upgrade has learned the appended videos of its domain.
+    others = library.manifest.shards.keys() - {task.task_id}
     captions = library_captions(claim.task, task.task_id, others)
 
     def report_indexing(stage: IndexingStage, done: int) -> None:

@@ -31,8 +31,7 @@ from models.releases.release_state import (
 )
 from models.routing.confidence_model import DEFAULT_VISUAL_SCORE, ConfidenceModel
 from models.routing.router import Router
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY, RoutingProfiles
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration
 from service.search.library_words import VideoTasks

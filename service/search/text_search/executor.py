@@ -73,9 +73,8 @@ class TextSearch:
     nearest: dict[str, Hits] = field(default_factory=dict)  # nearest videos by cosine alone, by searched task
     # Query vectors by task ID, for tasks with hits that may have moments, if moments are requested.
     query_vectors: dict[str, Vectors] = field(default_factory=dict)
-    ranked: Sequence[
-        Hit
-    ] = ()  # hits of the completed search that pass its thresholds, from the first page on
+    # Hits of the completed search that pass its thresholds, from the first page on.
+    ranked: Sequence[Hit] = ()
     # Number of hits on previous pages; once the search is complete, without those deleted since.
     offset: int = 0
     end: int = 0  # number of hits up to the end of this page
@@ -86,9 +85,8 @@ class TextSearch:
     matching_hits: Set[int] | None = None  # vector IDs of the matching hits; None if unknown
     # Vector IDs of all matching videos, ascending, including those beyond the hits; None if unknown.
     matching: Ids | None = None
-    moments: dict[int, list[MomentMatch]] = field(
-        default_factory=dict
-    )  # best ones, by vector ID of the video
+    # Best moments, by vector ID of the video.
+    moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
 
 
 def execute(

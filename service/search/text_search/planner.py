@@ -168,9 +168,7 @@ class RoundPlanner:
                     is_reachable &= self._bounds[ranks] >= self._bounds[most - 1]
             (chosen,) = np.nonzero(is_reachable)
             if len(chosen):
-                if (
-                    self._uses_likely_bound
-                ):  # later pages start with all tasks down to the last one of this page
+                if self._uses_likely_bound:  # later pages start with all tasks down to this page's last one
                     chosen = np.arange(chosen[-1] + 1)
                 chosen = chosen[: self._round_size]
                 self._tiers[0], reached = np.delete(ranks, chosen), ranks[chosen].tolist()

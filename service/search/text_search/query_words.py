@@ -24,7 +24,7 @@ from index.words.word_evidence import (
     word_evidence,
 )
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
-from models.routing.word_pieces import split_pieces
+from models.routing.routing_profiles import split_pieces
 from service.catalog.video_texts import SourcedCues, TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput

@@ -12,8 +12,7 @@ from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState, ReleaseTask
 from models.releases.release_tensors import to_arrays
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY, RoutingProfiles
 
 
 def small_release(

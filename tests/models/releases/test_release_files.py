@@ -17,8 +17,7 @@ from models.errors import ReleaseError
 from models.releases.release_files import LINEAGE_FILES, read_lineage, read_release, write_release
 from models.releases.release_state import Array, CalibrationCaption, ParentRelease, ReleaseState, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.routing_profiles import RoutingProfiles
-from models.routing.word_pieces import VOCABULARY
+from models.routing.routing_profiles import VOCABULARY, RoutingProfiles
 
 FILES = ["release.json", "routing.safetensors", "weights.safetensors"]
 

@@ -20,13 +20,15 @@ from models.routing.router import (
     log_weights,
     summarize_evidence,
 )
-from models.routing.routing_profiles import RoutingProfiles, profile_row, token_profile
-from models.routing.word_pieces import (
+from models.routing.routing_profiles import (
     VOCABULARY,
+    RoutingProfiles,
     count_pieces,
     distinct_pieces,
     piece_presence,
+    profile_row,
     split_pieces,
+    token_profile,
 )
 
 

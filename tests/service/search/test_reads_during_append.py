@@ -16,7 +16,7 @@ from index.shard_store import ShardStore
 from index.shards.vector_store import SearchableShard
 from index.words.text_analysis import parse_query
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.word_pieces import distinct_pieces
+from models.routing.routing_profiles import distinct_pieces
 from service.catalog.database import CatalogReads, engine, now, session_scope
 from service.catalog.domain_videos import count_edit, replace_moments, store_calibration
 from service.catalog.tables import Task, Video

@@ -287,9 +287,8 @@ def test_likely_videos_with_words_of_the_query_match(
     served: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caption that lacks a word of the query is no reason for an answer without a match."""
-    answer = AnswerModel(
-        (2.0, 0.5, 0.25, 1.5), -4.0, threshold=1.0, reach=0.05, error=0.02
-    )  # no look matches
+    # No visual score matches.
+    answer = AnswerModel((2.0, 0.5, 0.25, 1.5), -4.0, threshold=1.0, reach=0.05, error=0.02)
     model = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04, answer)
     snapshot = served.snapshots.current().with_lineages(
         lambda lineage: replace(lineage, confidence_model=model)

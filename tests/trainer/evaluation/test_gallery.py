@@ -57,12 +57,8 @@ SCORES = np.array([[0.9, 0.8, 0.1, 0.0], [0.2, 0.3, 0.4, 0.5], [0.7, 0.7, 0.7, 0
         (SCORES, [10, 11, 12, 13], [11, 13, 13], [2, 1, 4]),
         (SCORES[:, [2, 0, 3, 1]], [12, 10, 13, 11], [11, 13, 12], [2, 1, 2]),  # videos are identified by ID
         ([[0.5, 0.5, 0.1]], [1, 2, 3], [1], [1.5]),  # a tie for first place is a miss
-        (
-            np.array([[0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32),
-            [1, 2, 3],
-            [1],
-            [2],
-        ),  # rounding breaks no tie
+        # Rounding breaks no tie.
+        (np.array([[0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32), [1, 2, 3], [1], [2]),
     ],
 )
 def test_rank_counts_better_items_and_half_of_equal_items(

@@ -19,7 +19,7 @@ from models.encoders.encoder_registry import open_query_encoder, select_video_te
 from models.encoders.tower_forward import encode_texts
 from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_state import video_fingerprint
-from models.routing.word_pieces import distinct_pieces
+from models.routing.routing_profiles import distinct_pieces
 from tests.trainer.methods.method_driver import (
     create_method,
     equal_tensors,
@@ -145,9 +145,8 @@ def test_task_without_captions_predicts_with_the_map_of_earlier_tasks(backbone: 
         assert torch.equal(neutral[name], learned[name]), name
     videos = method.encode_videos(random_frames(5, 4))
     semantic = F.normalize(videos[:, :SEMANTIC], dim=-1)
-    weight = (
-        method.config.semantic_weight
-    )  # without words, the completions add a constant to the cosines of videos
+    # Without words, the completions add a constant to the cosines of videos.
+    weight = method.config.semantic_weight
     torch.testing.assert_close(videos @ videos.T, weight * semantic @ semantic.T + 1 - weight)
     learn_steps(method, "second", [2], NIGHT)
     direct = _learn(backbone, (1, DAY), (2, NIGHT))

@@ -77,9 +77,8 @@ def test_video_deleted_during_learning_is_never_published(
     number = vector_id(video)
 
     call_before(monkeypatch, learning_job, stage, lambda: delete_videos([video]))
-    searchable: list[
-        bool
-    ] = []  # after each replacement of the manifest, whether the deleted video can be found
+    # After each replacement of the manifest, whether the deleted video can be found.
+    searchable: list[bool] = []
     replace_manifest = StoreFolder.replace_manifest
 
     def replace_and_search(self: StoreFolder, current: Manifest, changed: Manifest) -> Manifest:

@@ -102,9 +102,8 @@ def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     (append,) = (task for task in commands.list_tasks() if task.into)
     assert commands.get_task(grown_task).progress.drift is None
     assert append.progress.drift is None
-    assert (
-        open_store().manifest().generation == generation + 1
-    )  # the originals leave with the same publication
+    # The originals leave with the same publication.
+    assert open_store().manifest().generation == generation + 1
     require_consistent_library(grown_task, task, {f"new-{color}" for color in COLORS})
     with session_scope() as session:
         video = session.scalars(select(Video).where(Video.id == "new-red")).one()

@@ -148,9 +148,8 @@ def test_killed_worker_loses_one_chunk(
 
     _after_planning(monkeypatch, run_worker_that_dies)
     learn(task)
-    assert embedded == [CHUNK] * (
-        VIDEOS // CHUNK - 1
-    )  # all but the first, which the killed worker had stored
+    # All but the first, which the killed worker had stored.
+    assert embedded == [CHUNK] * (VIDEOS // CHUNK - 1)
     assert len(_vectors(task)) == VIDEOS
 
 

@@ -63,9 +63,8 @@ def test_batch_equals_single_queries(service: SearchEngine) -> None:
 def test_batch_encodes_each_text_once_per_task_in_one_forward_pass(
     service: SearchEngine, encoded: list[list[tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = [
-        SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")
-    ]  # in no caption, so that no task is likelier
+    # In no caption, so that no task is likelier.
+    everything = [SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")]
     service.search_many([everything[0], SearchQuery(q="7", task="cars"), *everything[1:]])
     (pairs,) = encoded
     assert [task for task, *_ in pairs] == ["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]
