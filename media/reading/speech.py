@@ -33,7 +33,7 @@ from media.timed_texts import TimedText, clean_text
 Sound = npt.NDArray[np.float32]  # mono
 
 _RATE = 16000  # samples per second
-_WINDOW_SECONDS = 240  # of sound in memory, whose spectrum takes ten times as much
+_WINDOW_SECONDS = 150  # of sound in memory, whose spectrum takes ten times as much
 _CUT_SECONDS = 30  # at the end of a window, in which it is cut where it is quietest
 _QUIET_SAMPLES = _RATE // 5
 _GAP_SECONDS = 0.3  # between timestamps, which is filled with silence

@@ -131,12 +131,12 @@ def test_a_model_of_all_languages_is_asked_for_no_language(
 
 
 def test_long_sound_is_divided_where_it_is_quiet() -> None:
-    sound = np.full(300 * RATE, 0.5, np.float32)
-    sound[230 * RATE : 231 * RATE] = 0
+    sound = np.full(200 * RATE, 0.5, np.float32)
+    sound[140 * RATE : 141 * RATE] = 0
 
-    pieces = ((5.0 + start, sound[start * RATE : (start + 10) * RATE]) for start in range(0, 300, 10))
+    pieces = ((5.0 + start, sound[start * RATE : (start + 10) * RATE]) for start in range(0, 200, 10))
     windows = list(speech.windows(pieces))
-    assert [round(start) for start, _ in windows] == [5, 235]
+    assert [round(start) for start, _ in windows] == [5, 145]
     assert sum(len(window) for _, window in windows) == len(sound)
 
 
