@@ -197,7 +197,7 @@ def get_reading(task_id: str) -> tasks.ReadingDetails:
 @router.post("/{task_id}/reading", status_code=202, operation_id="start_reading")
 @requires("ingest")
 def start_reading(task_id: str, spec: tasks.ReadingSpec | None = None) -> tasks.ReadingDetails:
-    """Read the videos of a domain that were not read yet: speech, and text in the picture. Idempotent.
+    """Read the videos of a domain that were not read yet: files, speech, and text in the picture. Idempotent.
 
     New domains are read by themselves once they are ready, as their `read` says. The texts of a video are searchable
     as soon as it is read.

@@ -12,7 +12,13 @@ const SPLITS = {
   appended: "appended",
 };
 
-const READINGS = { speech: "Speech", screen: "Text in it", subtitles: "Subtitles", chapters: "Chapters" };
+const READINGS = {
+  file: "Its file",
+  speech: "Speech",
+  screen: "Text in it",
+  subtitles: "Subtitles",
+  chapters: "Chapters",
+};
 const UNREAD = { pending: "not read yet", failed: "could not be read", cancelled: "not read" };
 
 export const fact = (name, value) => el("div", {}, el("dt", { textContent: name }), el("dd", {}, value));

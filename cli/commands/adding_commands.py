@@ -140,6 +140,7 @@ def sync(
         bool, typer.Option("--check", help="Read all files, also those whose size and times are unchanged.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete even if most files are gone.")] = False,
+    read: Read = None,
     as_json: AsJson = False,
     in_place: InPlace = False,
     encoding: Encoding = None,
@@ -153,9 +154,10 @@ def sync(
     from cli.commands.video_sources import default_name
 
     if every is not None:
-        if dry_run or in_place or encoding or compare_contents or yes or strict:
+        if dry_run or in_place or encoding or compare_contents or yes or strict or read:
             refuse_call(
-                "--every cannot be combined with --dry-run, --check, --yes, --in-place, --encoding or --strict.",
+                "--every cannot be combined with --dry-run, --check, --yes, --in-place, --encoding, --strict "
+                "or --read.",
                 "The service reads the source itself, as UTF-8.",
             )
         spec = SyncSpec(
@@ -177,6 +179,7 @@ def sync(
         captions_from_names=captions_from_names,
         compare_contents=compare_contents,
         yes=yes,
+        read=read,
         strict=strict,
         url=url,
         data=data,
@@ -279,7 +282,7 @@ def read(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Read a domain's videos that were not read yet: what is said, and what is written in the picture."""
+    """Read a domain's videos that were not read yet: their files' texts, speech, and text in the picture."""
     from cli.commands.task_commands import find_task
 
     if cancel and (what or speech_model or subtitled or retry):

@@ -50,6 +50,7 @@ def run_sync(
     captions_from_names: bool,
     compare_contents: bool,
     yes: bool,
+    read: str | None,
     strict: bool,
     url: str | None,
     data: Path | None,
@@ -74,6 +75,11 @@ def run_sync(
             require_own_name(domain.name, source_files, library, list(library.list_files(domain.id, ())))
     unnamed = name is None
     name = domain.name if domain else name or default_name(source)
+    if domain is not None and read is not None:
+        refuse_call(
+            f"--read is for a new domain, and {name!r} exists.",
+            f"Run `cinestrata read {name!r} --read {read}`, then sync without it.",
+        )
     if not dry_run and domain is not None:
         domain = _finish_tasks(client, library, domain)
     plan, followed = _plan(client, library, opened, source_files, domain, compare_contents)
@@ -104,7 +110,7 @@ def run_sync(
     if domain is None and not sent:
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
-        created = opened.send(VideoTarget(client, fields={"name": name}), sent)
+        created = opened.send(VideoTarget(client, fields={"name": name, "read": read}), sent)
         library.record(created.id, source_files, plan)
         _require_ready(client, created)
         _finish(document)

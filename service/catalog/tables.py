@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
-from cinestrata_schemas.choice_types import TextSource
+from cinestrata_schemas.choice_types import ReadSource, TextSource
 from service.core.text_rules import name_key
 
 Response = TypeVar("Response", bound=BaseModel)
@@ -352,7 +352,7 @@ class Reading(Base):
     video_vector_id: Mapped[int] = mapped_column(
         GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
-    source: Mapped[TextSource] = mapped_column(String(16), primary_key=True)
+    source: Mapped[ReadSource] = mapped_column(String(16), primary_key=True)
     state: Mapped[str] = mapped_column(String(16), default="pending")
     model: Mapped[str | None] = mapped_column(String(255))  # that reads it, or has read it; None: the default
     note: Mapped[str | None]  # what could not be read, and why

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.videos import (
+    Cue,
     CuePatch,
     FeedbackDetails,
     FeedbackPage,
@@ -35,12 +35,12 @@ from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_edit, number_edits
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Feedback, Task, Video, to_response
-from service.catalog.video_texts import edit_texts
+from service.catalog.video_texts import edit_texts, read_texts
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.list_parameters import FeedbackFilters
 from service.core.text_rules import UNSTORABLE
-from service.library.library_listing import get_video, read_video
+from service.library.library_listing import read_video
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task, record
 
@@ -81,18 +81,7 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
         changed = [field for field, differs in is_changed.items() if differs]
         if changed:
             video.captions, video.extra, video.replaced_at = captions, metadata, None
-            count_edit(
-                session,
-                task.target_id or task.id,
-                [video.vector_id],
-                captions=is_changed["captions"],
-                metadata=is_changed["metadata"],
-            )
-            message = f"{' and '.join(changed).capitalize()} of video {video_id} were edited."
-            event = {"message": message, "video_id": video_id, "edited": changed}
-            record(session, task.id, "log", event)
-            record_change(session, "video.edit", video_id, {"task": task.id, "fields": changed})
-            session.flush()
+            _record_edit(session, task, video, changed)
         return read_video(session, video_id)
 
 
@@ -103,18 +92,30 @@ def edit_cue(video_id: str, cue_id: str, patch: CuePatch | None) -> VideoDetails
         NotFound: The video or the text does not exist. A changed text has another ID.
         Conflict, InvalidInput: As for :func:`edit_video`.
     """
-    while True:
-        video = get_video(video_id)
-        cues = [cue for cue in video.transcript if cue.id != cue_id]
-        cue = next((cue for cue in video.transcript if cue.id == cue_id), None)
-        if cue is None:
+    with session_scope(write=True) as session:
+        task, video = lock_video(session, video_id)
+        _refuse_copy(session, video)
+        texts = read_texts(session, video.vector_id)
+        text = next((text for text in texts if text.id == cue_id), None)
+        if text is None:
             raise NotFound(f"Video {video_id!r} has no text {cue_id!r}. Read the video again.")
-        if patch is not None:
+        texts.remove(text)
+        if patch is not None:  # only this text is checked: a long video may have more than anybody may send
             changes = {**patch.model_dump(exclude_none=True), "source": "person"}
-            cues.append(cue.model_copy(update=changes))
-        with suppress(PreconditionFailed):  # a reading, or somebody else, has changed the video meanwhile
-            edited = VideoPatch.model_construct(transcript=cues)  # whose length edit_video checks
-            return edit_video(video_id, edited, expected_tag=entity_tag(video))
+            texts += validate_edit((), {}, [Cue.model_construct(**text._asdict() | changes)])[1]
+        if edit_texts(session, video.vector_id, sorted(texts, key=lambda text: text[:3])):
+            video.replaced_at = None
+            _record_edit(session, task, video, ["transcript"])
+        return read_video(session, video_id)
+
+
+def _record_edit(session: Session, task: Task, video: Video, changed: list[str]) -> None:
+    domain_id, edited = task.target_id or task.id, [video.vector_id]
+    count_edit(session, domain_id, edited, captions="captions" in changed, metadata="metadata" in changed)
+    message = f"{' and '.join(changed).capitalize()} of video {video.id} were edited."
+    record(session, task.id, "log", {"message": message, "video_id": video.id, "edited": changed})
+    record_change(session, "video.edit", video.id, {"task": task.id, "fields": changed})
+    session.flush()
 
 
 def entity_tag(video: VideoDetails) -> str:

@@ -10,12 +10,12 @@ from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.readings import (
-    MODEL_SOURCES,
+    READ_SOURCES,
     change_readings,
-    model_sources,
     names_to_read,
     queue_unread,
     read_progress,
+    readable_sources,
 )
 from service.catalog.tables import Task
 from service.core.errors import Conflict
@@ -43,13 +43,11 @@ def start_reading(task_id: str, spec: ReadingSpec) -> ReadingDetails:
     with session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "its videos are read").id)
         domain.read = spec.read or domain.read
-        sources = model_sources(domain.read)
+        sources = readable_sources(domain.read)
         if not sources:
             details = _details(session, domain)
             reasons = "; ".join(details.unavailable.values()) or f"read is {details.read}"
-            raise Conflict(
-                f"Neither speech nor text in the picture can be read from {domain.name!r}: {reasons}."
-            )
+            raise Conflict(f"Nothing can be read from {domain.name!r}: {reasons}.")
         queue_unread(session, in_domain(domain.id), sources, subtitled=spec.subtitled)
         states = ["cancelled", *(["failed"] if spec.retry else [])]
         change_readings(session, domain.id, sources, states, state="pending", attempts=0)
@@ -66,7 +64,7 @@ def cancel_reading(task_id: str) -> ReadingDetails:
     """Take a domain's videos from the queue; what was read stays. Errors as for :func:`get_reading`. Idempotent."""
     with session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "its videos are read").id)
-        change_readings(session, domain.id, MODEL_SOURCES, ["pending"], state="cancelled")
+        change_readings(session, domain.id, READ_SOURCES, ["pending"], state="cancelled")
         record(session, domain.id, "log", {"message": "The reading of its videos was cancelled."})
         record_change(session, "task.read.cancel", domain.id, {})
         return _details(session, domain)

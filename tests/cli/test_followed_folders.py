@@ -20,7 +20,7 @@ from tests.service.syncs.finished_tasks import finish
 
 NO_OPTIONS: dict[str, Any] = dict.fromkeys(
     ("in_place", "captions_from_names", "compare_contents", "yes", "strict"), False
-) | dict.fromkeys(("name", "encoding", "url", "data"))
+) | dict.fromkeys(("name", "encoding", "read", "url", "data"))
 SUBTITLE = "1\n00:00:01,000 --> 00:00:02,000\nthe {} hums\n"
 
 
@@ -82,7 +82,9 @@ def note(video: str, text: str) -> None:
 
 def test_new_version_of_a_file_keeps_what_people_wrote(place: Path) -> None:
     folder = write(place / "s", a__mp4="A", b__mp4="B")
-    sync(folder)
+    sync(folder, "--read", "off")
+    assert json.loads(run("api", "GET", "/tasks").stdout)[0]["read"] == "off"
+    assert "cinestrata read" in sync(folder, "--read", "speech", status=2)["said"]
     video = videos("s")["A"]["id"]
     note(video, "a lynx")
     with session_scope(write=True) as session:

@@ -88,7 +88,7 @@ class Operations:
 
     @operation("POST", "/tasks/{task_id}/reading")
     def start_reading(self, task_id: str, *, body: tasks.ReadingSpec | None = None) -> tasks.ReadingDetails:
-        """Read the videos of a domain that were not read yet: speech, and text in the picture."""
+        """Read the videos of a domain that were not read yet: files, speech, and text in the picture."""
 
     @operation("DELETE", "/tasks/{task_id}/reading")
     def cancel_reading(self, task_id: str) -> tasks.ReadingDetails:

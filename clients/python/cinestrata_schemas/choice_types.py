@@ -13,6 +13,8 @@ QueryMode = Literal["pinned", "latest"]
 TextKind = Literal["caption", "transcript", "speech", "screen", "confirmed", "metadata", "name"]
 # Where a timed text comes from, in order of precedence; a *person* wrote or corrected it.
 TextSource = Literal["person", "subtitles", "chapters", "speech", "screen"]
+# What is read from a video: of *file*, the subtitles, chapters and tags, whose texts have readings of their own.
+ReadSource = Literal[TextSource, "file"]
 SubtitleFormat = Literal["srt", "vtt"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with
 AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, Split, TextSource, Verdict, VideoStatus
+from cinestrata_schemas.choice_types import (
+    ActorKind,
+    EffectiveSplit,
+    ReadSource,
+    Split,
+    TextSource,
+    Verdict,
+    VideoStatus,
+)
 from cinestrata_schemas.model_types import (
     Identifier,
     Open,
@@ -44,7 +52,7 @@ class VideoMoment(ResponseModel):
 class SourceState(ResponseModel):
     """What was read from a video's file."""
 
-    source: Open[TextSource]
+    source: Open[ReadSource]
     state: Open[Literal["pending", "done", "failed", "cancelled"]]
     model: str | None = optional("What has read it; for a pending one, the model that was asked for.")
     note: str | None = optional("What was not read, and why.")

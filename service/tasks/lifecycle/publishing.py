@@ -16,7 +16,7 @@ from index.files.manifest_format import SegmentEntry
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now
 from service.catalog.domain_videos import count_task_videos, number_edits
-from service.catalog.readings import model_sources, queue_unread
+from service.catalog.readings import MODEL_SOURCES, READ_SOURCES, queue_unread, readable_sources
 from service.catalog.tables import Feedback, Recall, Release, Shard, Task, Video
 from service.catalog.video_texts import copy_texts
 from service.core.errors import Conflict, DomainChanged, LeaseLost
@@ -256,7 +256,8 @@ class Publication(_OpenPublication):
             session.add(shard)
         self._write_recalls(order, recalls)
         task.attempts = 0
-        queue_unread(session, Video.task_id == domain.id, model_sources(domain.read))
+        sources = READ_SOURCES if task.upgrades else MODEL_SOURCES  # probing reads the files of new videos
+        queue_unread(session, Video.task_id == domain.id, readable_sources(domain.read, sources))
         progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
         set_progress(session, task, progress)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
@@ -340,7 +341,7 @@ class AppendPublication(_OpenPublication):
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")
         count = session.scalar(select(func.count()).where(accepted)) or 0
         append.counts = count_task_videos(session, append.id) | {"appended": count}
-        queue_unread(session, accepted, model_sources(domain.read))
+        queue_unread(session, accepted, readable_sources(domain.read, MODEL_SOURCES))
         session.execute(
             update(Video)
             .where(accepted)

@@ -23,6 +23,7 @@ from service.catalog.video_texts import store_texts
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
+from service.tasks import ingestion_checks
 from tests.api.conftest import BASE_URL
 
 
@@ -102,8 +103,9 @@ def test_words_of_edits_are_found_by_the_next_search_of_every_process(client: Te
 
 
 def test_texts_are_corrected_and_written_as_subtitles(
-    client: TestClient, library: list[str], video: str
+    client: TestClient, library: list[str], video: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ingestion_checks, "MAX_CUES", 2)  # that a request may send; the video has more
     with session_scope(write=True) as session:
         (key,) = session.scalars(select(Video.vector_id).where(Video.id == video))
         session.add(Reading(video_vector_id=key, source="speech", state="done"))

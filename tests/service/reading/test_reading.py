@@ -19,7 +19,7 @@ from media.reading import SourceReading, VideoReading
 from media.timed_texts import TimedText
 from service.catalog import leases
 from service.catalog.database import now, session_scope
-from service.catalog.readings import MODEL_SOURCES, ReadingClaim, claim_readings
+from service.catalog.readings import MODEL_SOURCES, READ_SOURCES
 from service.catalog.tables import Passage, Reading, Task, Video
 from service.core.errors import Conflict, DecoderOutage, NotFound
 from service.core.settings import Settings, settings
@@ -28,9 +28,10 @@ from service.library.library_listing import get_video
 from service.library.video_changes import edit_video
 from service.reading import reading_worker
 from service.reading.reading_commands import cancel_reading, get_reading, start_reading
-from service.reading.reading_worker import ReadingThread, read_queued
+from service.reading.reading_worker import ReadingClaim, ReadingThread, claim_readings, read_queued
 from service.tasks import commands
 from tests.catalog_rows import accepted_videos, mark_learned
+from tests.media.test_file_texts import write_film
 
 Post = Callable[..., TaskDetails]
 
@@ -80,7 +81,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> FakeReader:
 @pytest.fixture
 def domain(catalog: Settings, post_probed: Post) -> str:
     """ID of a learned domain of three videos; its rows exist, but no files of the index."""
-    return mark_learned(post_probed("birds", 3, read="file,speech,screen").id)
+    return mark_learned(post_probed("birds", 3, read="speech,screen").id)
 
 
 def _names(domain: str) -> list[str]:
@@ -102,7 +103,7 @@ def _expire_leases() -> None:
 
 
 def _claimed(owner: str = "first") -> ReadingClaim:
-    claim = claim_readings(owner, MODEL_SOURCES)
+    claim = claim_readings(owner, READ_SOURCES)
     assert claim is not None
     return claim
 
@@ -157,7 +158,7 @@ def test_domain_is_read_video_by_video(domain: str, reader: FakeReader) -> None:
 def test_worker_that_lost_its_lease_writes_nothing(domain: str, reader: FakeReader) -> None:
     start_reading(domain, ReadingSpec())
     claim = _claimed()
-    assert claim_readings("second", MODEL_SOURCES) is None
+    assert claim_readings("second", READ_SOURCES) is None
     _expire_leases()
     reader.heard = "a crane flies"
     read_queued("second")
@@ -172,7 +173,7 @@ def test_workers_share_a_domain(catalog: Settings, post_probed: Post, reader: Fa
     first, second = _claimed("first"), _claimed("second")
     jobs = [job.vector_id for claim in (first, second) for job in claim.jobs]
     assert sorted(jobs) == sorted({video.vector_id for video in accepted_videos(domain)})
-    assert claim_readings("third", MODEL_SOURCES) is None
+    assert claim_readings("third", READ_SOURCES) is None
     with first, second:  # what a worker did not read is due again at once
         second.store(second.jobs[0], _reading())
     assert read_queued("third") == 11
@@ -223,7 +224,7 @@ def test_video_that_kills_its_worker_is_given_up(domain: str, reader: FakeReader
     for _ in range(1 + 2 * 3):  # together, and then one by one
         _claimed()
         _expire_leases()
-    assert claim_readings("worker", MODEL_SOURCES) is None
+    assert claim_readings("worker", READ_SOURCES) is None
     assert _counts(domain) == (3, 3, 0, 3)
     notes = {row.note for video in _names(domain) for row in get_video(video).readings}
     assert notes == {"The worker stopped 3 times while it read the video."}
@@ -278,6 +279,37 @@ def test_subtitled_videos_are_transcribed_on_request_only(domain: str, reader: F
     assert _texts(video) == [("written", "subtitles"), *HEARD]
 
 
+def test_files_of_an_old_domain_are_read(catalog: Settings, post_probed: Post, reader: FakeReader) -> None:
+    domain = mark_learned(post_probed("old", 4, read="file,speech").id)
+    subtitled, plain, given, gone = _names(domain)
+    film = {"streams": [("subrip", [(0.5, 1.5, "in the file")])], "metadata": {"title": "Herons"}}
+    for name, content in ((subtitled, film), (plain, {}), (given, film), (gone, None)):
+        path = settings().media_root / get_video(name).uri
+        path.unlink()
+        if content is not None:
+            write_film(path.with_suffix(".mkv"), **content).rename(path)
+    beside = [Cue(start=0, end=1, text="beside it", source="subtitles")]
+    edit_video(given, VideoPatch(transcript=beside, metadata={"title": "Mine"}))
+    start_reading(domain, ReadingSpec())
+    assert [row.source for row in get_video(plain).readings] == ["file"]
+    assert _counts(domain) == (4, 0, 4, 0)
+    assert read_queued("worker") == 4 + 2  # of which two have no subtitles
+    assert start_reading(domain, ReadingSpec()).remaining == 0
+    texts = [("in the file", "subtitles")], [HEARD[0]], [("beside it", "subtitles")], []
+    assert [_texts(video) for video in (subtitled, plain, given, gone)] == list(texts)
+    assert [get_video(video).metadata for video in (subtitled, plain, given)] == [
+        {"title": "Herons"},
+        {},
+        {"title": "Mine"},
+    ]
+    with session_scope() as session:
+        assert session.get_one(Task, domain).metadata_edits == 2  # of the user, and of the file
+    states = {row.source: (row.state, row.note) for row in get_video(subtitled).readings}
+    assert states == {"file": ("done", None), "subtitles": ("done", None)}
+    assert {row.state for row in get_video(gone).readings} == {"failed"}
+    assert _counts(domain) == (4, 4, 0, 1)
+
+
 def test_reading_waits_while_videos_are_to_be_probed(domain: str, reader: FakeReader, post: Post) -> None:
     start_reading(domain, ReadingSpec())
     waiting = post("waiting")
@@ -329,5 +361,5 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     from service.reading import reading_commands
 
     problems: dict[str, Any] = dict.fromkeys(MODEL_SOURCES)
-    for module in (readings, reading_worker, reading_commands):
+    for module in (readings, reading_commands):
         monkeypatch.setattr(module, "available_sources", lambda _: problems)

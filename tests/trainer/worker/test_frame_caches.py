@@ -156,7 +156,7 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
 
 def sync(source: Path | str, vanished: Any = "keep", dry_run: bool = False) -> None:
     options = dict.fromkeys(("in_place", "captions_from_names", "compare_contents", "yes", "strict"), False)
-    options |= dict.fromkeys(("name", "encoding", "url", "data"))
+    options |= dict.fromkeys(("name", "encoding", "read", "url", "data"))
     run_sync(source, vanished=vanished, dry_run=dry_run, **options)
 
 

@@ -17,7 +17,7 @@ from cli.commands import task_commands
 from cli.service_client import ServiceClient
 from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Moment, Recall, Release, Shard, Task, Video
+from service.catalog.tables import Moment, Reading, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, InvalidInput
 from service.core.list_parameters import FeedbackFilters, TaskFilters
 from service.core.settings import settings
@@ -100,6 +100,8 @@ def test_domain_is_learned_again_on_another_backbone_and_the_upgrade_undone(
         moments = session.execute(select(Moment.vector_id, Moment.start_seconds)).all()
     assert moments
 
+    with session_scope(write=True) as session:
+        session.get_one(Task, day).read = "file"
     upgrade = post_upgrade(day)
     view = commands.get_task(upgrade)
     assert (view.into, view.upgrades, view.counts.videos, view.slug) == (day, True, 0, None)
@@ -116,6 +118,9 @@ def test_domain_is_learned_again_on_another_backbone_and_the_upgrade_undone(
         view = learn(upgrade)
     assert during == [before], "nothing changes until the upgrade is published"
     after = commands.get_task(day)
+    with session_scope() as session:
+        queued = session.execute(select(Reading.source, Reading.state, Video.task_id).join(Video)).all()
+    assert queued == [("file", "pending", day)] * after.counts.accepted
     assert (after.backbone, after.release) == ("lite2", view.release)
     assert (after.learned_order, after.slug) == (1, "day")
     assert (after.counts.train, after.counts.appended) == (5, 0)
