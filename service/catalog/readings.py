@@ -6,6 +6,7 @@ cancelled stays, because it knows what a person has corrected.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
@@ -14,9 +15,9 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import ReadSource
 from cinestrata_schemas.tasks import ReadingProgress
 from media.reading import available_sources
-from service.catalog.database import id_chunks, now
+from service.catalog.database import now
 from service.catalog.domain_videos import in_domain
-from service.catalog.tables import Passage, Reading, Video
+from service.catalog.tables import Passage, Reading, Task, Video
 from service.catalog.video_texts import GIVEN_SOURCES
 from service.core.settings import settings
 
@@ -25,6 +26,7 @@ READ_SOURCES: tuple[ReadSource, ...] = ("file", *MODEL_SOURCES)  # that are queu
 FILE_SOURCES: tuple[ReadSource, ...] = ("subtitles", "chapters")  # that a file carries
 # Not a parameter, so that both databases use the index of pending rows.
 IS_PENDING = Reading.state == literal_column("'pending'")
+_unfinished: tuple[float, dict[str, ReadingProgress]] = 0.0, {}  # with the time until which it is current
 IS_NO_COPY = func.coalesce(Video.copy_of, 0) == 0  # in a form for which SQLite leaves that index
 
 
@@ -52,7 +54,9 @@ def queue_unread(
     """
     of_video = Reading.video_vector_id == Video.vector_id
     for source in sources:
-        alike = [Reading.source.in_((source, *(FILE_SOURCES if source == "file" else ())))]
+        alike: list[ColumnElement[bool]] = [
+            Reading.source.in_((source, *(FILE_SOURCES if source == "file" else ())))
+        ]
         if source == "speech" and not subtitled:
             alike += [IS_PENDING & (Reading.source == "file")]
         unread = select(Video.vector_id).where(
@@ -79,29 +83,41 @@ def change_readings(
     )
 
 
-def read_progress(
-    session: Session, domain_ids: Collection[str], *, only_unfinished: bool = False
-) -> dict[str, ReadingProgress]:
-    """Count the videos of domains that are read, by the domain's ID; those without any are left out."""
-    at = now(session)
-    is_read = Reading.source.in_(READ_SOURCES) & (Reading.state != "cancelled") & IS_NO_COPY
-    rows = select(Video.task_id).join(Reading).where(is_read)
-    progress: dict[str, ReadingProgress] = {}
-    videos = func.count(Reading.video_vector_id.distinct())
-    if only_unfinished and session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
-        return progress
-    for chunk in id_chunks(list(domain_ids)):
-        asked = rows.where(Video.task_id.in_(chunk))
-        if only_unfinished:
-            asked = asked.where(Video.task_id.in_(session.scalars(asked.where(IS_PENDING).distinct()).all()))
-        counts = asked.add_columns(
-            videos,
-            videos.filter(IS_PENDING),
-            videos.filter(Reading.state == "failed"),
-            videos.filter(IS_PENDING, Reading.lease_owner.is_not(None), Reading.lease_expires_at > at),
+def read_progress(session: Session, domain_ids: Collection[str]) -> dict[str, ReadingProgress]:
+    """Count the videos of learned domains that are read, by the domain's ID; those without any are left out."""
+    is_claimed = IS_PENDING & Reading.lease_owner.is_not(None) & (Reading.lease_expires_at > now(session))
+    states = {"remaining": IS_PENDING, "failed": Reading.state == "failed", "active": is_claimed}
+    is_read = Reading.source.in_(READ_SOURCES) & (Reading.state != "cancelled")
+    videos = (
+        select(Video.task_id, *(func.count().filter(state).label(name) for name, state in states.items()))
+        .join(Reading)
+        .where(Video.task_id.in_(domain_ids), is_read)
+        .group_by(Video.task_id, Reading.video_vector_id)
+        .subquery()
+    )
+    counts = (func.count().filter(videos.c[name] > 0) for name in states)
+    return {
+        domain_id: ReadingProgress(
+            total=total, done=total - remaining, remaining=remaining, failed=failed, active=bool(active)
         )
-        for domain_id, total, remaining, failed, claimed in session.execute(counts.group_by(Video.task_id)):
-            progress[domain_id] = ReadingProgress(
-                total=total, done=total - remaining, remaining=remaining, failed=failed, active=bool(claimed)
-            )
-    return progress
+        for domain_id, total, remaining, failed, active in session.execute(
+            select(videos.c.task_id, func.count(), *counts).group_by(videos.c.task_id)
+        )
+    }
+
+
+def read_unfinished(session: Session) -> dict[str, ReadingProgress]:
+    """Count like :func:`read_progress` for the domains with videos that are still to be read.
+
+    Counting visits each video of such a domain, so the counts are kept for 20 times as long as it took.
+    """
+    global _unfinished
+    if session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
+        return {}
+    began = time.monotonic()
+    if began >= _unfinished[0]:
+        _unfinished = began + 60, _unfinished[1]  # for other requests, while this one counts
+        pending = select(Task.id).join(Video).join(Reading).where(IS_PENDING, Task.state == "ready")
+        progress = read_progress(session, session.scalars(pending.distinct()).all())
+        _unfinished = time.monotonic() + 20 * (time.monotonic() - began), progress
+    return _unfinished[1]

@@ -33,7 +33,7 @@ from index.arrays import batches
 from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import read_counts
-from service.catalog.readings import read_progress
+from service.catalog.readings import read_unfinished
 from service.catalog.tables import ACTIVE_STATES, Task, Video, to_response
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.catalog.video_texts import copy_texts, group_texts, store_texts
@@ -264,7 +264,7 @@ MAX_REJECTED = 100  # listed in a task's details
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Describe tasks, in order."""
     rejected = _rejected(session, [task.id for task in tasks])
-    reading = read_progress(session, [task.id for task in tasks], only_unfinished=True)
+    reading = read_unfinished(session)
     return [
         to_response(
             TaskDetails,
