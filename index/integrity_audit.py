@@ -10,7 +10,7 @@ import numpy as np
 from index.arrays import Ids
 from index.errors import ShardStoreError
 from index.files.durable_files import find_damage
-from index.files.manifest_format import Manifest
+from index.files.manifest_format import Manifest, task_of
 from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
 
@@ -73,12 +73,14 @@ def audit(store: ShardStore) -> Audit:
             contradictions.append(f"task {task}: it never had some of its deleted IDs")
         contradictions += _contradictions(manifest, task)
     for task, replaced in manifest.replaced.items():
-        for entry in replaced.segments:
+        for entry in (*replaced.segments, *(e for part in replaced.parts.values() for e in part.segments)):
             problem = find_damage(store.shard_folder(entry.id), entry.files, entry.bytes, verify=True)
             if problem:
                 contradictions.append(f"task {task}: the upgrade can't be undone, {problem}")
-    contradictions += _shared_ids(ids)
     live_ids = {task: np.setdiff1d(stored, deleted[task]) for task, stored in ids.items()}
+    contradictions += _shared_ids(
+        live_ids
+    )  # a part of an upgraded task has the others' videos as deleted ones
     referenced = manifest.folder_ids()
     leftovers = [path for path in folders if path.name not in referenced]
     return Audit(manifest, live_ids, damaged_releases, damaged_shards, contradictions, leftovers)
@@ -91,7 +93,7 @@ def _contradictions(manifest: Manifest, task: str) -> list[str]:
     pinned = segments[0]
     for entry in segments:
         name = f"shard {entry.id[:12]} of task {entry.task}"
-        if entry.task != task:
+        if entry.task != task_of(task):
             problems.append(f"{name} is listed under task {task} in the manifest")
         if entry.release not in manifest.releases:
             problems.append(f"{name} pins release {entry.release[:12]}, which does not exist")

@@ -75,11 +75,12 @@ class ShardReader(StoreFolder):
     def stored_ids(self, task: str, ids: Ids) -> Ids:
         """Select the IDs that a task's segments store, including deleted ones; empty if it has no shard."""
         manifest = self.manifest()
-        if task not in manifest.shards or not len(ids):
+        if not len(ids):
             return _NO_IDS
         segments = [
             entry
-            for entry in manifest.segments(task)
+            for key in manifest.keys_of(task)
+            for entry in manifest.segments(key)
             if entry.count and entry.first_id <= ids.max() and ids.min() <= entry.last_id
         ]
         stored = [self.segment_ids(entry) for entry in segments]
@@ -265,7 +266,7 @@ class PublishValidator:
         name = f"shard {segment.id[:12]} of task {segment.task}"
         self.require_intact(name, segment)
         for other in manifest.all_segments():
-            if other.task == segment.task and other.dim != segment.dim:
+            if (other.task, other.release) == (segment.task, segment.release) and other.dim != segment.dim:
                 raise ShardInvalid(
                     f"{name}: its vectors have {segment.dim} dimensions, those of the task have {other.dim}"
                 )

@@ -121,6 +121,7 @@ class ShardStore(ShardReader):
         deleted: Iterable[int] = (),
         replaced: tuple[str, Sequence[int]] | None = None,
         upgrades: bool = False,
+        partial: bool = False,
         training: ReleaseEntry | None = None,
         outdated: Collection[str] = (),
         before_replace: Callable[[], object] = lambda: None,
@@ -139,6 +140,7 @@ class ShardStore(ShardReader):
                 have vectors of these videos.
             upgrades: Whether the shards take the place of those that their tasks have. These are kept, so that
                 :meth:`undo_upgrade` can restore them; one that an earlier upgrade replaced is dropped.
+            partial: Whether videos that an upgrade's shard lacks, and ``deleted`` does not name, stay where they are.
             training: Folder of what only training needs of the release.
             outdated: IDs of releases that lose such a folder, unless they are served.
             before_replace: Called under the write lock just before the manifest is replaced; if it raises, nothing is
@@ -167,26 +169,32 @@ class ShardStore(ShardReader):
                 if key not in outdated or key == manifest.served
             }
             manifest = replace(manifest, training={**states, release.id: training} if training else states)
+            deleted_ids = np.unique(np.fromiter(deleted, np.int64))
             for shard in new:
-                before = manifest.without(shard.task) if upgrades else manifest
-                self._validator.require_new_shard(shard, before)
+                parts = {
+                    key: ReplacedShard(manifest.segments(key), manifest.tombstones.get(key))
+                    for key in manifest.keys_of(shard.task)
+                }
+                self._validator.require_new_shard(
+                    shard, manifest.without(shard.task) if upgrades else manifest
+                )
+                manifest = manifest.with_new_shard(shard)
                 if upgrades:
-                    kept = ReplacedShard(manifest.segments(shard.task), manifest.tombstones.get(shard.task))
-                    before = replace(before, replaced={**manifest.replaced, shard.task: kept})
-                # An upgraded task keeps its place in the order.
-                manifest = replace(before, shards={**manifest.shards, shard.task: shard})
+                    kept = replace(parts.pop(shard.task), parts=dict(parts))
+                    manifest = replace(manifest, replaced={**manifest.replaced, shard.task: kept})
+                    parts[f"{shard.task}~{kept.segments[0].id[:12]}"] = replace(kept, parts={})
                 for segment in segments:
                     if segment.task == shard.task:
                         manifest = self._with_segment(segment, manifest)
-            deleted_ids = np.unique(np.fromiter(deleted, np.int64))
+                if partial:
+                    manifest = self._with_remaining(manifest, shard.task, parts, deleted_ids)
             for shard in new if len(deleted_ids) else ():
                 present = self._present_ids(manifest, shard.task, deleted_ids)
                 if len(present):
                     manifest = self._with_tombstones(manifest, shard.task, present)
             if replaced is not None:
                 task, ids = replaced
-                present = self._present_ids(manifest, task, np.array(ids, np.int64))
-                manifest = self._without_ids(manifest, task, present)
+                manifest = self._without_videos(manifest, task, np.array(ids, np.int64))
             before_replace()
             return self.replace_manifest(current, manifest)
 
@@ -199,16 +207,13 @@ class ShardStore(ShardReader):
             current = self.manifest()
             if (kept := current.replaced.get(task)) is None:
                 raise ShardMissing(f"task {task} has no upgrade that can be undone")
-            first, *appended = kept.segments
-            for entry in kept.segments:
-                self._validator.require_intact(f"shard {entry.id[:12]}", entry)
-            changed = replace(current.without(task), shards={**current.shards, task: first})
-            if appended:
-                changed = replace(changed, appended={**changed.appended, task: tuple(appended)})
-            if kept.tombstones:
-                changed = replace(changed, tombstones={**changed.tombstones, task: kept.tombstones})
-            present = self._present_ids(changed, task, np.fromiter(deleted, np.int64))
-            return self.replace_manifest(current, self._without_ids(changed, task, present))
+            changed = current.with_new_shard(kept.segments[0])
+            for key, shard in {task: kept, **kept.parts}.items():
+                for entry in shard.segments:
+                    self._validator.require_intact(f"shard {entry.id[:12]}", entry)
+                changed = changed.with_shard(key, shard)
+            changed = self._without_videos(changed, task, np.fromiter(deleted, np.int64))
+            return self.replace_manifest(current, changed)
 
     def accept_upgrade(self, task: str) -> Manifest:
         """Drop the shard that a task had before its latest upgrade, if it is still kept."""
@@ -266,8 +271,7 @@ class ShardStore(ShardReader):
                 if segment.task not in current.shards or segment not in current.segments(segment.task):
                     changed = self._with_segment(segment, changed)
             for task, ids in deleted.items():
-                present = self._present_ids(changed, task, np.array(ids, np.int64))
-                changed = self._without_ids(changed, task, present)
+                changed = self._without_videos(changed, task, np.array(ids, np.int64))
             if changed is current:
                 return current
             before_replace()
@@ -293,7 +297,7 @@ class ShardStore(ShardReader):
         with self.write_lock():
             current = changed = self.manifest()
             unknown = wanted
-            for name in current.shards if task is None else {task} & current.shards.keys():
+            for name in current.shards if task is None else current.keys_of(task):
                 present = self._present_ids(current, name, wanted)
                 unknown = np.setdiff1d(unknown, present, assume_unique=True)
                 changed = self._without_ids(changed, name, present)
@@ -313,9 +317,10 @@ class ShardStore(ShardReader):
         """
         with self.write_lock():
             current = self._require_published(task)
-            if len(current.segments(task)) == 1 and task not in current.tombstones:
-                return current
-            return self._rewrite(current, task)
+            for key in current.keys_of(task):
+                if len(current.segments(key)) > 1 or key in current.tombstones:
+                    current = self._rewrite(current, key)
+            return current
 
     def clear(self, task: str) -> Manifest:
         """Delete all vectors of a task and empty its shard, even if its files are damaged.
@@ -324,12 +329,12 @@ class ShardStore(ShardReader):
         """
         with self.write_lock():
             current = self.manifest()
-            if task not in current.shards or not (current.shards[task].count or task in current.replaced):
+            is_whole = current.keys_of(task) in ([], [task]) and task not in current.replaced
+            if is_whole and not (task in current.shards and current.shards[task].count):
                 return current
             empty = self._writer.write_empty(current.shards[task], self._empty)
             self._validator.require_intact(f"shard {empty.id[:12]}", empty)
-            shards = {**current.shards, task: empty}
-            return self.replace_manifest(current, replace(current.without(task), shards=shards))
+            return self.replace_manifest(current, current.with_new_shard(empty))
 
     def move(self, task: str) -> Manifest:
         """Copy a task's undeleted vectors to the store of new tasks, without embedding anything again.
@@ -339,9 +344,10 @@ class ShardStore(ShardReader):
         """
         with self.write_lock():
             current = self._require_published(task)
-            if self._vector_store_of(current.shards[task]) in (self._new_tasks, self._empty):
-                return current
-            return self._rewrite(current, task, self._new_tasks)
+            for key in current.keys_of(task):
+                if self._vector_store_of(current.shards[key]) not in (self._new_tasks, self._empty):
+                    current = self._rewrite(current, key, self._new_tasks)
+            return current
 
     def collect_garbage(self, timeout: float | None = None) -> None:
         """Remove folders that writers left behind, with their rows in the remote store.
@@ -414,25 +420,45 @@ class ShardStore(ShardReader):
         after = np.union1d(before, present)
         return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest
 
-    def _rewrite(self, current: Manifest, task: str, target: VectorStore | None = None) -> Manifest:
-        """Replace a task's shard by a copy without deleted vectors."""
-        segments = current.segments(task)
-        if not current.live_count(task):
-            return self._replace_shard(current, self._writer.write_empty(segments[0], self._empty))
-        deleted = self.tombstones(current, task)
+    def _without_videos(self, manifest: Manifest, task: str, ids: Ids) -> Manifest:
+        """Add those of the IDs that a task's shards have, and their moments, to the deleted ones in the manifest."""
+        for key in manifest.keys_of(task):
+            manifest = self._without_ids(manifest, key, self._present_ids(manifest, key, ids))
+        return manifest
+
+    def _with_remaining(
+        self, manifest: Manifest, task: str, parts: Mapping[str, ReplacedShard], deleted: Ids
+    ) -> Manifest:
+        """Keep what an upgraded task's new shard lacks of its previous ones, which are given by their new key."""
+        moved = np.concatenate([self.segment_ids(entry) for entry in manifest.segments(task)])
+        gone = np.union1d(video_ids_of(moved), deleted)
+        for key, part in parts.items():
+            restored = manifest.with_shard(key, part)
+            restored = self._without_ids(restored, key, self._present_ids(restored, key, gone))
+            if restored.live_count(key):
+                manifest = restored
+        return manifest
+
+    def _rewrite(self, current: Manifest, key: str, target: VectorStore | None = None) -> Manifest:
+        """Replace one of a task's shards by a copy without deleted vectors."""
+        segments = current.segments(key)
+        if not current.live_count(key):
+            if key != segments[0].task:
+                return self.replace_manifest(current, current.without_shard(key))
+            return self._replace_shard(current, key, self._writer.write_empty(segments[0], self._empty))
+        deleted = self.tombstones(current, key)
         target = target or self._vector_store_of(segments[0])
         for entry in segments:
             require_intact(self.shard_folder(entry.id), entry, verify=True)
             self.check(entry, "bytes")
         shard = self.open(segments, deleted)
-        return self._replace_shard(current, self._writer.copy(shard, target))
+        return self._replace_shard(current, key, self._writer.copy(shard, target))
 
-    def _replace_shard(self, current: Manifest, shard: SegmentEntry) -> Manifest:
-        """Publish a shard that replaces all segments and tombstones of its task."""
-        task = shard.task
+    def _replace_shard(self, current: Manifest, key: str, shard: SegmentEntry) -> Manifest:
+        """Publish a shard that replaces all segments and tombstones of a key."""
         self._validator.require_intact(f"shard {shard.id[:12]}", shard)
-        changed = replace(current.without(task), shards={**current.shards, task: shard})
-        return self.replace_manifest(current, replace(changed, replaced=current.replaced))
+        changed = replace(current.without_shard(key), shards={**current.shards, key: shard})
+        return self.replace_manifest(current, changed)
 
 
 def _modified_before(folder: Path, timestamp: float) -> bool:

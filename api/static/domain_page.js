@@ -153,16 +153,21 @@ function drawGlance(task, appends) {
   drawAppends(task, appends);
 }
 
+function describeUpgrade(outcome) {
+  const recalls = [outcome.r1_before, outcome.r1_after].map((r1) => (r1 == null ? "–" : percent(r1)));
+  const lines = [`Upgraded from ${outcome.backbone}: recall@1 ${recalls.join(" → ")}.`];
+  if (outcome.remaining)
+    lines.push(`Videos that could not be read and stay as they were: ${outcome.remaining}.`);
+  return lines;
+}
+
 /** Show the last upgrade with its recall, or offer one to the backbone of new domains. */
 function drawUpgrade(task, last) {
   const outcome = last?.progress.upgrade;
   const lines = [];
   if (last && !isFinal(last)) lines.push(`Upgrade to ${last.backbone}: ${last.progress.stage}`);
   else if (last?.state === "failed") lines.push(`The upgrade to ${last.backbone} failed: ${last.error}`);
-  else if (outcome && outcome.status !== "undone") {
-    const recalls = [outcome.r1_before, outcome.r1_after].map((r1) => (r1 == null ? "–" : percent(r1)));
-    lines.push(`Upgraded from ${outcome.backbone}: recall@1 ${recalls.join(" → ")}.`);
-  }
+  else if (outcome && outcome.status !== "undone") lines.push(...describeUpgrade(outcome));
   const isIdle =
     task.state === "ready" && task.counts.accepted && (!last || isFinal(last)) && isPermitted("ingest");
   const { backbone } = document.querySelector("[data-backbone]").dataset;

@@ -118,13 +118,17 @@ class LibraryChecker:
         yield from self._check_leftovers()
 
     def _segments(self) -> Iterator[dict[str, Any]]:
-        for task, first in self._manifest["shards"].items():
-            yield first
-            yield from self._manifest["appended"].get(task, [])
+        for key in self._manifest["shards"]:
+            yield from self._segments_of(key)
+
+    def _segments_of(self, key: str) -> list[dict[str, Any]]:
+        first = self._manifest["shards"].get(key)
+        return [*filter(None, [first]), *self._manifest["appended"].get(key, [])]
 
     def _named(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """List the parent of each folder that the manifest names, and its entry."""
-        replaced = self._manifest["replaced"].values()  # by upgrades that can be undone
+        replaced = list(self._manifest["replaced"].values())  # by upgrades that can be undone
+        replaced += [part for shard in replaced for part in shard.get("parts", {}).values()]
         tombstones = [*self._manifest["tombstones"].values(), *(shard["tombstones"] for shard in replaced)]
         segments = [*self._segments(), *(entry for shard in replaced for entry in shard["segments"])]
         yield from (("shards", entry) for entry in segments)
@@ -151,28 +155,31 @@ class LibraryChecker:
                 yield f"the manifest does not list release {entry['release'][:12]}, which a shard pins"
 
     def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
-        """Check that every vector is in one segment; returns the live whole-video IDs of each task."""
+        """Check that every vector is in one segment; returns the live whole-video IDs of each task.
+
+        Of a partly upgraded task, one shard has as deleted ones the vectors that the next shard replaces.
+        """
         seen: Counter[int] = Counter()
         live: dict[str, set[int]] = {}
-        for entry in self._segments():
-            ids = self._read_ids("shards", entry, "ids.npy")
-            if ids is None or not entry["count"]:
-                live.setdefault(entry["task"], set())
-                continue
-            seen.update(ids.tolist())
-            live.setdefault(entry["task"], set()).update(ids.tolist())
-            yield from self._check_vectors(entry, len(ids))
+        for key in {**self._manifest["shards"], **self._manifest["tombstones"]}:
+            of_shard: Counter[int] = Counter()
+            for entry in self._segments_of(key):
+                ids = self._read_ids("shards", entry, "ids.npy")
+                if ids is not None and entry["count"]:
+                    of_shard.update(ids.tolist())
+                    yield from self._check_vectors(entry, len(ids))
+            deleted: set[int] = set()
+            if entry := self._manifest["tombstones"].get(key):
+                stored = self._read_ids("tombstones", entry, "deleted.npy")
+                deleted = set() if stored is None else set(stored.tolist())
+            if unknown := deleted - of_shard.keys():
+                yield f"the tombstones of task {key} name {len(unknown)} vectors that its shard does not have"
+            seen.update({vector: n for vector, n in of_shard.items() if n > 1 or vector not in deleted})
+            task, _, _ = key.partition("~")
+            live[task] = live.get(task, set()) | (of_shard.keys() - deleted)
         for vector_id, count in seen.items():
             if count > 1:
                 yield f"vector {vector_id} is in {count} segments"
-        for task, entry in self._manifest["tombstones"].items():
-            deleted = self._read_ids("tombstones", entry, "deleted.npy")
-            if deleted is None:
-                continue
-            unknown = set(deleted.tolist()) - live.get(task, set())
-            if unknown:
-                yield f"the tombstones of task {task} name {len(unknown)} vectors that its shard does not have"
-            live[task] = live.get(task, set()) - set(deleted.tolist())
         for task, ids_of_task in live.items():
             videos = {vector_id for vector_id in ids_of_task if vector_id < _FIRST_MOMENT}
             orphans = {(v - _FIRST_MOMENT) >> 16 for v in ids_of_task if v >= _FIRST_MOMENT} - videos
@@ -252,7 +259,7 @@ class LibraryChecker:
                 yield f"task {task['name']} has another release in the catalog than in the index"
         task_ids = {task["id"] for task in self._catalog.tasks()}
         for task_id in self._manifest["shards"]:
-            if task_id not in task_ids:
+            if task_id.partition("~")[0] not in task_ids:
                 yield f"the shard of task {task_id} belongs to no task"
         for task_id in self._catalog.leases():
             yield f"task {task_id} is finished and still leased"

@@ -217,6 +217,12 @@ def upgrade(
     every: Annotated[
         bool, typer.Option("--all", help="Upgrade all domains that are on another backbone, one by one.")
     ] = False,
+    partial: Annotated[
+        bool,
+        typer.Option(
+            "--partial", help="Leave videos whose files are gone as they are; both stay searchable."
+        ),
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Undo the domain's last upgrade.")] = False,
     accept: Annotated[
         bool,
@@ -234,13 +240,16 @@ def upgrade(
     from cinestrata_client import ConflictError
     from cli.commands.task_commands import find_task, report_created
 
-    if (domain is None) != every or undo + accept + bool(backbone or method or assignments or every) > 1:
+    if (domain is None) != every or undo + accept + bool(
+        backbone or method or assignments or every or partial
+    ) > 1:
         refuse_call(
             "Name a domain, or pass --all; --undo and --accept cannot be combined with anything else.",
             "Example: cinestrata upgrade street --backbone lite2",
         )
     client = connect(url, data)
-    spec = UpgradeSpec(backbone=backbone, method=method, settings=parse_settings(assignments or ()))
+    chosen = parse_settings(assignments or ())
+    spec = UpgradeSpec(backbone=backbone, method=method, settings=chosen, partial=partial)
     if domain is None:
         failures = 0
         for task in client.list_tasks(kind="domain", state=["ready"]):

@@ -15,6 +15,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from cinestrata_schemas.uris import is_source_uri
+from index.files.manifest_format import task_of
 from service.backups.backup_files import (
     MANIFEST,
     BackupDamaged,
@@ -87,9 +88,10 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
                 faults.append(f"{name}: {error}")
     newest = manifest.release
     later = set[str]() if newest not in manifest.releases else set(manifest.releases_after(newest))
-    for task_id, shard in manifest.shards.items():
+    for key, shard in manifest.shards.items():
         if shard.release not in learned:
             continue
+        task_id = task_of(key)
         encoders = {task.task_id: task.fingerprint for task in learned[shard.release].tasks}
         if shard.release in later or task_id not in encoders:
             lacking = str(newest) if shard.release in later else shard.release
@@ -143,7 +145,7 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
         rows = {
             row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
         }
-        for task, ids in audit.ids.items():
+        for task, ids in ((task_of(key), ids) for key, ids in audit.ids.items()):
             videos = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
             unknown = np.setdiff1d(video_ids_of(ids), np.array(videos, np.int64))
             if task in states and len(unknown):
@@ -155,9 +157,11 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
     for task, state in states.items():
         if state == "ready" and task not in manifest.shards:
             faults.append(f"task {task} is ready, but the manifest has no shard for it; {_HINT}")
-    for task, shard in manifest.shards.items():
-        if task not in states:
+    for key, shard in manifest.shards.items():
+        if (task := task_of(key)) not in states:
             faults.append(f"the shard of task {task} belongs to no task in the catalog; {_HINT}")
+        elif key != task:  # the catalog describes the task's other shard
+            continue
         elif task in rows and rows[task] != (shard.release, shard.fingerprint, shard.dim):
             faults.append(f"the catalog and the manifest describe different shards of task {task}; {_HINT}")
         elif task not in rows and states[task] in FINAL_STATES:
@@ -344,7 +348,7 @@ def _restore_manifest(
         published = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
         with session_scope() as session:
             learned = set(session.scalars(select(Shard.task_id)))
-        if not published <= copy.folder_ids() or set(copy.shards) != learned:
+        if not published <= copy.folder_ids() or set(map(task_of, copy.shards)) != learned:
             raise ManifestError(
                 "the backup is from another generation or library; restore it into a new data folder "
                 "with: cinestrata restore"

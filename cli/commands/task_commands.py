@@ -125,6 +125,11 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
         ]
         console.print(f"Recall@1 within the domain: {recalls[0]} before, {recalls[1]} now.")
         domain = client.get_task(task.into or "")
+        if upgrade.remaining:
+            console.print(
+                f"{upgrade.remaining} of {domain.counts.accepted} videos can't be read, and are searched as before. "
+                f"Once their files are back: cinestrata upgrade {domain.slug}"
+            )
         console.print(f"To go back, within 14 days: cinestrata upgrade {domain.slug} --undo")
     if wait and task.counts.test:  # an append usually holds out none
         held_out = "1 video is" if task.counts.test == 1 else f"{task.counts.test:,} videos are"

@@ -92,12 +92,30 @@ class TombstoneEntry:
     files: dict[str, str]
 
 
+def task_of(key: str) -> str:
+    """Get the task of a shard from its key in the manifest, ``<task>`` or ``<task>~<ID>``."""
+    return key.partition("~")[0]
+
+
 @dataclass(frozen=True)
 class ReplacedShard:
-    """The shard that an upgrade of its task replaced: segments in order of publication, and deleted IDs in them."""
+    """The shard that an upgrade of its task replaced: segments in order of publication, and deleted IDs in them.
+
+    ``parts`` are the task's other shards then, by key.
+    """
 
     segments: tuple[SegmentEntry, ...]
     tombstones: TombstoneEntry | None
+    parts: dict[str, ReplacedShard] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ReplacedShard:
+        """Invert ``asdict``; raises KeyError or TypeError for missing fields."""
+        return cls(
+            tuple(SegmentEntry.from_json(segment) for segment in fields["segments"]),
+            TombstoneEntry(**fields["tombstones"]) if fields["tombstones"] else None,
+            {key: cls.from_json(part) for key, part in fields.get("parts", {}).items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +127,8 @@ class Manifest:
     release: str | None = None  # ID of the newest release, which the next task continues
     # The newest release, and every release that a shard pins, in order of publication. None is ever removed.
     releases: dict[str, ReleaseEntry] = field(default_factory=dict)
-    # task → first segment of its shard, in order of publication
+    # Task → first segment of its shard, in order of publication. An upgrade leaves the videos that it could not read
+    # in their shard, under the key ``<task>~<ID>``; segments and tombstones name the task.
     shards: dict[str, SegmentEntry] = field(default_factory=dict)
     # task → segments that were appended later, embedded with the pinned release
     appended: dict[str, tuple[SegmentEntry, ...]] = field(default_factory=dict)
@@ -138,17 +157,51 @@ class Manifest:
 
     def without(self, task: str) -> Manifest:
         """Remove a task's segments, deletions and replaced shard."""
+        changed = replace(self, replaced={key: each for key, each in self.replaced.items() if key != task})
+        for key in self.keys_of(task):
+            changed = changed.without_shard(key)
+        return changed
+
+    def without_shard(self, key: str) -> Manifest:
+        """Remove one of a task's shards, with its deletions."""
         return replace(
             self,
-            shards={key: entry for key, entry in self.shards.items() if key != task},
-            appended={key: entries for key, entries in self.appended.items() if key != task},
-            tombstones={key: entry for key, entry in self.tombstones.items() if key != task},
-            replaced={key: shard for key, shard in self.replaced.items() if key != task},
+            shards={each: entry for each, entry in self.shards.items() if each != key},
+            appended={each: entries for each, entries in self.appended.items() if each != key},
+            tombstones={each: entry for each, entry in self.tombstones.items() if each != key},
         )
+
+    def with_new_shard(self, first: SegmentEntry) -> Manifest:
+        """Replace a task's shards, or those that it lacks, by a new one, which takes their place in the order."""
+        changed, task = self.without(first.task), first.task
+        shards = {**self.shards, task: first}.items()
+        kept = {key: entry for key, entry in shards if key == task or key in changed.shards}
+        return replace(changed, shards=kept)
+
+    def with_shard(self, key: str, shard: ReplacedShard) -> Manifest:
+        """Add a shard as it was; the one with the task's ID as its key becomes the last of the task."""
+        first, *appended = shard.segments
+        order = {task: number for number, task in enumerate(self.shards)}
+        shards = sorted(
+            {**self.shards, key: first}.items(), key=lambda i: (order[task_of(i[0])], "~" not in i[0])
+        )
+        changed = replace(self, shards=dict(shards))
+        if appended:
+            changed = replace(changed, appended={**changed.appended, key: tuple(appended)})
+        if shard.tombstones:
+            changed = replace(changed, tombstones={**changed.tombstones, key: shard.tombstones})
+        return changed
+
+    def keys_of(self, task: str) -> list[str]:
+        """List the keys of a task's shards."""
+        return [key for key in self.shards if task_of(key) == task]
 
     def kept_segments(self) -> list[SegmentEntry]:
         """List the segments of all tasks, then those of replaced shards."""
-        return self.all_segments() + [entry for shard in self.replaced.values() for entry in shard.segments]
+        return self.all_segments() + [entry for shard in self._replaced_shards() for entry in shard.segments]
+
+    def _replaced_shards(self) -> list[ReplacedShard]:
+        return [each for shard in self.replaced.values() for each in (shard, *shard.parts.values())]
 
     def kept_releases(self) -> list[ReleaseEntry]:
         """List the folders of all releases, then those of training states."""
@@ -156,7 +209,7 @@ class Manifest:
 
     def kept_tombstones(self) -> list[TombstoneEntry]:
         """List the deletions in all tasks, then those in replaced shards."""
-        replaced = [shard.tombstones for shard in self.replaced.values() if shard.tombstones]
+        replaced = [shard.tombstones for shard in self._replaced_shards() if shard.tombstones]
         return [*self.tombstones.values(), *replaced]
 
     def all_segments(self) -> list[SegmentEntry]:
@@ -209,10 +262,7 @@ class Manifest:
                 tombstones={key: TombstoneEntry(**entry) for key, entry in body["tombstones"].items()},
                 pinned=body["pinned"],
                 replaced={
-                    key: ReplacedShard(
-                        tuple(SegmentEntry.from_json(segment) for segment in entry["segments"]),
-                        TombstoneEntry(**entry["tombstones"]) if entry["tombstones"] else None,
-                    )
+                    key: ReplacedShard.from_json(entry)
                     for key, entry in body.get("replaced", {}).items()  # 1.0 has no upgrades
                 },
                 training={key: ReleaseEntry(**entry) for key, entry in body.get("training", {}).items()},

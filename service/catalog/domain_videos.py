@@ -14,6 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.arrays import batches, moment_ids
+from index.files.manifest_format import task_of
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
@@ -22,11 +23,12 @@ _MOMENT_ROWS = 10_000  # per INSERT
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
-    """Build the condition for the videos in a task, including appends to its domain.
+    """Build the condition for the videos in a task, given by ID or a shard's key, including appends to its domain.
 
     A single statement with this condition sees an append either before or after it is published. With two statements,
     PostgreSQL shows a publication in between only to the second.
     """
+    task_id = task_of(task_id)
     return Video.task_id.in_(select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id)))
 
 

@@ -187,6 +187,8 @@ class Task(Base):
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)
     # Whether the task learns its target's videos again, with another backbone or method.
     upgrades: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # Whether an upgrade leaves videos that cannot be read in their shard.
+    partial: Mapped[bool] = mapped_column(default=False, server_default=false())
     upgrade_order: Mapped[int | None]  # of a published upgrade: its row i in the recall matrix
     # For an upgrade that can be undone: columns of the domain as they were, and its appended videos.
     undo: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))

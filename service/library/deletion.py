@@ -37,7 +37,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.videos import DeletionResult
 from index.errors import ShardStoreError
-from index.files.manifest_format import Manifest
+from index.files.manifest_format import Manifest, task_of
 from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.database import id_chunks, now, session_scope
@@ -223,13 +223,14 @@ class StorageUsage:
     name: str
     vectors: int
     deleted: int
+    shards: int  # more than one after a partial upgrade
     segments: int
     bytes: int
 
     @property
     def is_compactable(self) -> bool:
         """Whether compaction would change the shard."""
-        return self.deleted > 0 or self.segments > 1
+        return self.deleted > 0 or self.segments > self.shards
 
 
 def storage_usage(task: str | None = None) -> list[StorageUsage]:
@@ -241,7 +242,7 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
         else:
             named = find_task(session, task)
             names = {named.id: named.name} if named else {}
-    chosen = [name for name in manifest.shards if task is None or name in names]
+    chosen = [name for name in manifest.shards if task_of(name) == name and (task is None or name in names)]
     if task is not None and not chosen:
         raise NotFound(f"No task {task!r} has a shard.")
     return [_storage_usage(manifest, task_id, names.get(task_id, task_id)) for task_id in chosen]
@@ -339,13 +340,15 @@ def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> 
 
 
 def _storage_usage(manifest: Manifest, task_id: str, name: str) -> StorageUsage:
-    segments = manifest.segments(task_id)
-    tombstones = manifest.tombstones.get(task_id)
+    keys = manifest.keys_of(task_id)
+    segments = [segment for key in keys for segment in manifest.segments(key)]
+    tombstones = [manifest.tombstones[key] for key in keys if key in manifest.tombstones]
     return StorageUsage(
         task_id=task_id,
         name=name,
         vectors=sum(segment.count for segment in segments),
-        deleted=manifest.deleted_count(task_id),
+        deleted=sum(map(manifest.deleted_count, keys)),
+        shards=len(keys),
         segments=len(segments),
-        bytes=sum(segment.bytes for segment in segments) + (tombstones.bytes if tombstones else 0),
+        bytes=sum(segment.bytes for segment in segments) + sum(entry.bytes for entry in tombstones),
     )

@@ -24,6 +24,7 @@ import structlog
 from sqlalchemy import bindparam, select
 
 from index.arrays import Hit, Ids, find_ids
+from index.files.manifest_format import task_of
 from service.catalog.database import CatalogReads, read_connection, read_last_edit, session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.tables import Task, Video
@@ -198,9 +199,9 @@ class CatalogReadCache:
         task_versions = self._reads.read(_read_versions)
         before = self._cached
         versions = {
-            task: (shard.state, task_versions[task])
+            task: (shard.state, task_versions[task_of(task)])
             for task, shard in snapshot.shards.items()
-            if task in task_versions and shard.count
+            if task_of(task) in task_versions and shard.count
         }
         if before is not None and before.versions == versions:
             self._cached = replace(before, as_of=as_of, edit=edit)

@@ -163,7 +163,7 @@ class ClipSearch:
             release=snapshot.release_id,
             generation=snapshot.generation,
             results=results,
-            searched=[snapshot.task_names[task] for task in vectors],
+            searched=list(dict.fromkeys(snapshot.task_names[task] for task in vectors)),
             captions=caption_views,
             timing_ms=ClipTiming(
                 decode=decode_ms,
@@ -265,7 +265,8 @@ class ClipSearch:
                 scores = (task_hits.scores - mean) / max(1 - mean, _MIN_SPREAD)
                 hits[scan.task] = Hits(task_hits.ids, scores.astype(np.float32))
         results = build_nearest(hits, k, request.query.min_score, snapshot)
-        return results, results[0].task_id if results else next(iter(vectors))
+        best = max(hits, key=lambda task: hits[task].scores[0], default="")
+        return results, best if results else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
         """Estimate the mean cosine between two videos of a shard from a sample; 0 for a single video."""

@@ -30,6 +30,7 @@ from cinestrata_schemas.search import (
 )
 from index.arrays import Hit, batches
 from index.errors import ShardStoreError
+from index.files.manifest_format import task_of
 from models.errors import ModelError
 from models.releases.release_files import read_fold
 from models.releases.release_state import MeasuredFold
@@ -113,7 +114,7 @@ def explain_result(
         query=request.query.q,
         video_id=video_id,
         task=snapshot.task_names[task],
-        task_id=task,
+        task_id=task_of(task),
         release=snapshot.release_id,
         generation=snapshot.generation,
         mode=search.mode,
@@ -252,7 +253,7 @@ class QueryReports:
         def recall_at(k: int) -> float | None:
             return sum(outcome.rank in range(1, k + 1) for outcome in outcomes) / count if count else None
 
-        first_tasks = Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits)
+        first_tasks = Counter(task_of(outcome.hits[0].task) for outcome in outcomes if outcome.hits)
         failed = [outcome for outcome in outcomes if outcome.rank != 1]
         failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
         worst = failed[: request_limits.MAX_WORST_QUERIES]

@@ -23,6 +23,7 @@ from sqlalchemy import select
 
 from cinestrata_schemas.search import Facet, FacetValue
 from index.arrays import Ids, video_ids_of
+from index.files.manifest_format import task_of
 from service.catalog.database import CatalogReads, id_chunks, session_scope
 from service.catalog.domain_videos import in_domain, read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
@@ -189,7 +190,8 @@ class VideoMetadataCache:
         try:
             edits = self._reads.read(read_metadata_edits)
             return {
-                task: self.metadata(task, f"{state}+{edits.get(task, 0)}") for task, state in shards.items()
+                task: self.metadata(task, f"{state}+{edits.get(task_of(task), 0)}")
+                for task, state in shards.items()
             }
         except Unavailable:
             return {task: self._metadata_of_cached_rows(task) for task in shards}
@@ -241,7 +243,7 @@ class VideoMetadataCache:
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
         """Get each task's creation time; tasks missing from the catalog are left out."""
-        missing = [task for task in tasks if task not in self._arrivals]
+        missing = [task for task in map(task_of, tasks) if task not in self._arrivals]
         if missing:
             self._reads.require_reachable()
             # Possibly twice, if calls overlap; the times never change.
@@ -249,7 +251,7 @@ class VideoMetadataCache:
                 for chunk in id_chunks(missing):
                     created = session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
                     self._arrivals = self._arrivals | {task: created_at for task, created_at in created}
-        return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
+        return {task: self._arrivals[task_of(task)] for task in tasks if task_of(task) in self._arrivals}
 
 
 def _ranges(first: Ids, end: Ids) -> Ids:

@@ -25,6 +25,7 @@ from cinestrata_schemas.problems import Action
 from cinestrata_schemas.search import CaptionMatch, CaptionsResponse, SimilarVideosResponse
 from index.arrays import Vectors
 from index.errors import ShardMissing, ShardStoreError
+from index.files.manifest_format import task_of
 from index.shards.vector_store import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_caption_edits
@@ -71,34 +72,34 @@ def search_similar(
         raise InvalidInput.of(errors)
     vector_id, task, vector = load_stored_vector(snapshot, video_id)
     fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}
-    comparable, not_compared = fingerprints[task], dict[str, str]()
-    tasks = [task]
-    if scope == "all":
-        tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == comparable]
-        not_compared = {
-            snapshot.task_names[other]: (
-                f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {comparable[:12]}"
-            )
-            for other, fingerprint in fingerprints.items()
-            if fingerprint != comparable
-        }
-        if len(tasks) == 1 and not_compared:
-            raise Conflict(
-                "scope: Videos of other tasks can't be compared with those of "
-                f"{snapshot.task_names[task]!r}: no other task has its video encoder, and cosines between vectors of "
-                "two encoders are meaningless. Leave scope out to search the video's own task, or search all tasks by "
-                "text."
-            )
+    if scope != "all":
+        fingerprints = {key: value for key, value in fingerprints.items() if task_of(key) == task_of(task)}
+    comparable = fingerprints[task]
+    tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == comparable]
+    not_compared = {
+        snapshot.task_names[other]: (
+            f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {comparable[:12]}"
+        )
+        for other, fingerprint in fingerprints.items()
+        if fingerprint != comparable
+    }
+    if scope == "all" and len(tasks) == 1 and not_compared:
+        raise Conflict(
+            "scope: Videos of other tasks can't be compared with those of "
+            f"{snapshot.task_names[task]!r}: no other task has its video encoder, and cosines between vectors of "
+            "two encoders are meaningless. Leave scope out to search the video's own task, or search all tasks by "
+            "text."
+        )
     scans = [ShardScan(other, vector, k, group=drop_moments, exclude=(vector_id,)) for other in tasks]
     hits = dict(zip(tasks, snapshot.scan(scans), strict=True))
     return SimilarVideosResponse(
         video_id=video_id,
         task=snapshot.task_names[task],
-        task_id=task,
+        task_id=task_of(task),
         release=snapshot.release_id,
         generation=snapshot.generation,
         results=build_nearest(hits, k, min_score, snapshot),
-        searched=[snapshot.task_names[other] for other in tasks],
+        searched=list(dict.fromkeys(snapshot.task_names[other] for other in tasks)),
         not_compared=not_compared,
         degraded=snapshot.degraded_by_name if scope == "all" else {},
     )
@@ -114,7 +115,7 @@ def _find_errors(k: int, scope: str, noun: str) -> list[FieldError]:
 
 
 def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vectors]:
-    """Look up a video's vector ID, its task ID and its stored vector.
+    """Look up a video's vector ID, the key of its shard and its stored vector.
 
     Raises NotFound, TaskNotLoaded, Conflict if it has no vector, or Unavailable if its shard cannot be searched.
     """
@@ -127,12 +128,16 @@ def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, st
     vector_id, task, status, reason = row
     if status == "rejected":
         raise Conflict(f"Video {video_id!r} has no vector: it was rejected. {reason}")
+    parts = [key for key in snapshot.shards if key != task and task_of(key) == task]
+    task = next((key for key in parts if vector_id in snapshot.shards[key].ids), task)
     snapshot.require_searchable(task)
     if task not in snapshot.shards:
         raise TaskNotLoaded(video_id, task)
     try:
         vector = snapshot.shards[task].vectors(np.array([vector_id]))[0]
     except ShardMissing:
+        if broken := [key for key in list(snapshot.degraded) if task_of(key) == task]:
+            raise snapshot.unavailable_error(broken[0]) from None
         raise Conflict(
             f"Video {video_id!r} has no vector: it was not available when its task was indexed."
         ) from None
@@ -158,12 +163,12 @@ def caption_video(
     with session_scope() as session:
         own_captions = session.scalar(select(Video.captions).where(Video.id == video_id)) or []
     searchable = [source for source in snapshot.shards if source not in snapshot.degraded]
-    sources = [task] if scope == "task" else searchable
+    sources = searchable if scope == "all" else [s for s in searchable if task_of(s) == task_of(task)]
     captions, candidates = index.find_nearest(snapshot, vector, task, sources, k=k, own_captions=own_captions)
     return CaptionsResponse(
         video_id=video_id,
         task=snapshot.task_names[task],
-        task_id=task,
+        task_id=task_of(task),
         release=snapshot.release_id,
         generation=snapshot.generation,
         mode=snapshot.served_mode,
@@ -218,7 +223,7 @@ class CaptionIndex(SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions
         def load(source: str, *, is_outdated: bool = False) -> _EncodedCaptions:
             return self.get(
                 (anchor, task, source, mode),
-                f"{snapshot.shards[source].state}+{edits.get(source, 0)}",
+                f"{snapshot.shards[source].state}+{edits.get(task_of(source), 0)}",
                 lambda previous: _encode_captions(snapshot, task, source, mode, previous),
                 is_outdated=is_outdated,
             )
@@ -242,7 +247,7 @@ class CaptionIndex(SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions
                 own=caption.text in own_captions,
                 video_id=video_ids[caption.video],
                 task=snapshot.task_names[caption.task],
-                task_id=caption.task,
+                task_id=task_of(caption.task),
             )
             for caption in ranked
         ]

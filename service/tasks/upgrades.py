@@ -78,6 +78,7 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
         suffix = f" (upgrade {upgrade_id})"
         name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
         task = Task(id=upgrade_id, position=position, name=name, target_id=domain.id, upgrades=True, **fields)
+        task.partial = spec.partial
         require_upgradable(session, domain, task)
         require_disk_space(int(domain.counts.get("accepted") or 0), backbone=task.backbone)
         task.probed_at = now(session)  # its videos are
@@ -122,7 +123,8 @@ def require_upgradable(session: Session, domain: Task, upgrade: Task) -> None:
     if is_published(session, upgrade):
         return  # only its catalog rows are missing
     _require_complete(session, domain, manifest)
-    if (upgrade.backbone, upgrade.method) == (domain.backbone, domain.method):
+    is_whole = manifest.keys_of(domain.id) == [domain.id]  # otherwise, files may be back
+    if is_whole and (upgrade.backbone, upgrade.method) == (domain.backbone, domain.method):
         raise Conflict(
             f"The domain {domain.name!r} has backbone {domain.backbone!r} and method {domain.method!r} already. "
             "Name another backbone or method."
@@ -188,7 +190,8 @@ def undo_upgrade(task_id: str) -> TaskDetails:
                     raise Conflict(
                         f"The index no longer has the shard of {domain.name!r} before its upgrade."
                     )
-                stored = np.concatenate([store.segment_ids(entry) for entry in replaced.segments])
+                segments = [e for shard in (replaced, *replaced.parts.values()) for e in shard.segments]
+                stored = np.concatenate([store.segment_ids(entry) for entry in segments])
                 deleted = set(video_ids_of(stored).tolist()) - videos.keys()
                 manifest = store.undo_upgrade(domain.id, deleted)
         for name, value in before.items():

@@ -349,3 +349,61 @@ def test_compaction_keeps_the_replaced_shard_and_audits_name_its_damage(
     assert IndexSnapshot.open(store).degraded == {}
     assert loaded() is None, "searches keep it in memory no longer"
     assert any("can't be undone" in problem for problem in audit(store).problems)
+
+
+def test_partial_upgrade_leaves_the_other_videos_in_their_shard(
+    store: ShardStore, publish_task: Callable, write: Callable, unit: Callable
+) -> None:
+    publish_task(store, "a", [1, 5, 9])
+    append(store, [20, 21], unit(2, 3))
+    store.delete([5])
+    publish_task(store, "b", [2, 6])
+    before = store.manifest()
+
+    def live() -> dict[str, list[int]]:
+        snapshot = IndexSnapshot.open(store)
+        shards = {
+            key: snapshot.shard(key, fingerprint=entry.fingerprint)
+            for key, entry in snapshot.manifest.shards.items()
+        }
+        assert audit(store).problems == []
+        assert Manifest.loads(store.manifest().dumps()) == store.manifest()
+        return {key: shard.ids.tolist() for key, shard in shards.items()}
+
+    def upgrade(ids: list[int], seed: int, **fields: object) -> str:
+        release, shard = write(store, "a", ids, seed=seed)
+        store.publish(release=release, shards=[shard], upgrades=True, partial=True, **fields)
+        return f"a~{shard.id[:12]}"
+
+    first = f"a~{before.shards['a'].id[:12]}"
+    second = upgrade([1, 20], 7)
+    assert live() == {"a": [1, 20], "b": [2, 6], first: [9, 21]}
+    store.delete([21], task="a")
+    assert store.stored_ids("a", np.array([9, 20])).tolist() == [9, 20]
+    upgrade([1], 8)
+    assert live() == {"a": [1], "b": [2, 6], first: [9], second: [20]}
+    age(*store.folders())
+    store.collect_garbage()
+    store.compact("a")
+    assert live() == {"a": [1], "b": [2, 6], first: [9], second: [20]}
+    assert not store.manifest().tombstones
+    store.undo_upgrade("a", deleted=[21])
+    assert live() == {"a": [1, 20], "b": [2, 6], first: [9]}
+    upgrade([1, 9, 20], 9)
+    assert live() == {"a": [1, 9, 20], "b": [2, 6]}
+    store.undo_upgrade("a")
+    store.accept_upgrade("a")
+    store.clear("a")
+    assert live() == {"a": [], "b": [2, 6]}
+
+
+def test_undone_partial_upgrade_joins_the_videos_again(
+    store: ShardStore, publish_task: Callable, write: Callable
+) -> None:
+    before = publish_task(store, "a", [1, 5, 9])
+    release, shard = write(store, "a", [1, 5], seed=7)
+    store.publish(release=release, shards=[shard], upgrades=True, partial=True, deleted=[5])
+    assert _ids(store) == [1]
+    store.undo_upgrade("a", deleted=[5])
+    assert store.manifest().shards == before.shards
+    assert _ids(store) == [1, 9]

@@ -224,7 +224,7 @@ def _write_segments(
     write = partial(
         library.store.write_shard, task=domain, release=pinned.release, fingerprint=pinned.fingerprint
     )
-    moments = group_segments(embed_task_moments(claim, encode, backbone))
+    moments = group_segments(embed_task_moments(claim, task, encode, backbone))
     return [
         write(ids=vector_ids(task.clips), vectors=vectors),
         *(write(ids=ids, vectors=vectors) for ids, vectors in moments),

@@ -224,8 +224,11 @@ MAX_MOMENTS = 512  # per video; longer videos have longer moments
 MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
 
 
-def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
+def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> TaskData:
     """Decode the task's videos whose frames are missing from the cache or broken; without any, start no decoder.
+
+    Returns:
+        The task; for a partial upgrade, without the videos that cannot be decoded.
 
     Raises:
         FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one; of several, the message
@@ -237,26 +240,26 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
     frames, size = backbone.spec
     cache = settings().cache_dir
     missing = clips_without_frames([clip for clip in task.clips if clip.id in uris], frames, size)
-    if not missing:
-        return
-    total = len(missing)
-    problems: list[str] = []
-    for clip in missing:
+    partial = claim.task.partial
+    problems: dict[str, str] = {}  # by video ID
+    # The moments of videos whose frames are cached are decoded later.
+    for clip in [clip for clip in task.clips if clip.id in uris] if partial else missing:
         try:
             check_video_uri(uris[clip.id])
         except MediaError as error:
-            problems.append(_cannot_decode(clip, error))
-    if (others := len(problems) - MAX_MISSING) > 0:
-        problems[MAX_MISSING:] = [f"the same with {others} other video{'s' if others > 1 else ''}"]
-    if problems:
-        raise FramesMissing("; ".join(problems))
+            problems[clip.id] = _cannot_decode(clip, error)
+    if problems and not partial:
+        raise _missing_frames(problems)
+    if not (missing := [clip for clip in missing if clip.id not in problems]):
+        return _without_clips(task, problems)
+    total = len(missing)
     with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
         for number, clip in enumerate(missing):
             claim.progress("decoding", number / total, done=number, total=total)
             try:
                 with local_video(uris[clip.id]) as path:
                     if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
-                        problems.append(
+                        problems[clip.id] = (
                             f"video {clip.id!r}: the file differs from the accepted one; restore the accepted file, or "
                             "add the domain again"
                         )
@@ -264,19 +267,34 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
                     clip.frames_path.unlink(missing_ok=True)
                     decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
             except (MediaError, OSError) as error:
-                problems.append(_cannot_decode(clip, error))
-            if len(problems) == MAX_MISSING:
+                problems[clip.id] = _cannot_decode(clip, error)
+                if partial and not isinstance(error, MediaError | FileNotFoundError):  # such as a full disk
+                    raise FramesMissing(problems[clip.id]) from error
+            if len(problems) >= MAX_MISSING and not partial:
                 break
-    if problems:
-        raise FramesMissing("; ".join(problems))
+    if problems and not partial:
+        raise _missing_frames(problems)
+    return _without_clips(task, problems)
+
+
+def _without_clips(task: TaskData, videos: Collection[str]) -> TaskData:
+    return TaskData(task.task_id, task.name, tuple(clip for clip in task.clips if clip.id not in videos))
+
+
+def _missing_frames(problems: dict[str, str]) -> FramesMissing:
+    """Create the error that names the first videos."""
+    reasons = list(problems.values())
+    if (others := len(reasons) - MAX_MISSING) > 0:
+        reasons[MAX_MISSING:] = [f"the same with {others} other video{'s' if others > 1 else ''}"]
+    return FramesMissing("; ".join(reasons))
 
 
 def _cannot_decode(clip: Clip, error: Exception) -> str:
     return f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"
 
 
-def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
-    """Divide the task's long videos into moments, and record them in the catalog. An upgrade keeps its domain's.
+def plan_moments(claim: Claim, task: TaskData) -> list[tuple[LongVideo, str]]:
+    """Divide a task's long videos into moments, and record them in the catalog. An upgrade keeps its domain's.
 
     Returns:
         The videos with moments and their URIs, in vector ID order.
@@ -290,12 +308,13 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
         query = query.where(Video.vector_id.in_(select(Moment.video_vector_id)))
     else:
         query = query.where(Video.duration > settings().moment_seconds)
+    embedded = {clip.vector_id for clip in task.clips}  # a partial upgrade leaves some where they are
     length, overlap, maximum = settings().moment_seconds, MOMENT_OVERLAP, MAX_MOMENTS
     videos: list[tuple[LongVideo, str]] = []
     with claim.transaction() as session:
         for name, vector_id, content, duration, uri in session.execute(query):
             if claim.task.upgrades:
-                spans = moment_spans(session, vector_id)
+                spans = moment_spans(session, vector_id) if vector_id in embedded else ()
             else:
                 spans = moment_windows(duration or 0.0, length, overlap, maximum)
             if spans:
@@ -306,7 +325,7 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
 
 
 def embed_task_moments(
-    claim: Claim, encode: Callable[[Tensor], Tensor], backbone: Backbone
+    claim: Claim, task: TaskData, encode: Callable[[Tensor], Tensor], backbone: Backbone
 ) -> Iterator[tuple[Ids, Vectors]]:
     """Plan the moments of the task's long videos, then yield the IDs and vectors ``[n, dim]`` of each video's moments.
 
@@ -316,7 +335,7 @@ def embed_task_moments(
     Raises:
         FramesMissing: A video of an upgrade cannot be decoded.
     """
-    videos = plan_moments(claim)
+    videos = plan_moments(claim, task)
     uris = {video.vector_id: uri for video, uri in videos}
     total = sum(len(video.spans) for video, _ in videos)
 

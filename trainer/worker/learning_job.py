@@ -12,14 +12,16 @@ An upgrade learns the videos of a published domain again. Its shard takes the pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import structlog
 
 from models.backbones.backbone import Backbone
-from service.catalog.tables import Recall, Release, Shard
+from service.catalog.database import session_scope
+from service.catalog.tables import Recall, Release, Shard, Task
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, Conflict
 from service.core.settings import settings
@@ -34,7 +36,7 @@ from trainer.evaluation.recall_row import RecallRow
 from trainer.methods import METHODS
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
-from trainer.task_data import TaskData
+from trainer.task_data import TaskData, vector_ids
 from trainer.task_pipeline import (
     HeldOutVideos,
     IndexingStage,
@@ -114,7 +116,10 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             f"{backbone.name!r}. Searches encode each query for both."
         )
     claim.advance("training")
-    restore_task_frames(claim, task, backbone)
+    whole, task = task, restore_task_frames(claim, task, backbone)
+    if task.clips != whole.clips:
+        _require_new_videos(claim, library, task)
+        method = prepare_method(backbone, library, task, claim.task.method, method_settings)
 
     def report_training(progress: TrainingProgress) -> None:
         claim.progress(
@@ -181,7 +186,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             captions,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
-        moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
+        moments=group_segments(embed_task_moments(claim, task, method.encode_videos, backbone)),
         embed=lambda: embed_shared(
             claim, task.clips, method.encode_videos, method.fingerprint(), write_encoder(method.release())
         ),
@@ -190,7 +195,20 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     )
     claim.advance("evaluating")
     recalls = evaluate_task(claim, backbone, library, written, task)
-    publish_task(claim, library, task, written, recalls, trained=trained)
+    left = {clip.vector_id for clip in whole.clips} - {clip.vector_id for clip in learned.clips}
+    publish_task(claim, library, task, written, recalls, left=left, trained=trained)
+
+
+def _require_new_videos(claim: Claim, library: Library, task: TaskData) -> None:
+    """Check that a partial upgrade changes something; raise NothingToLearn."""
+    if not task.clips:
+        raise NothingToLearn("No video of the domain can be read")
+    with session_scope() as session:
+        domain = session.get_one(Task, task.task_id)
+    is_same = (claim.task.backbone, claim.task.method) == (domain.backbone, domain.method)
+    shard = library.shard(task.task_id) if is_same else None
+    if shard is not None and np.isin(vector_ids(task.clips), shard.ids).all():
+        raise NothingToLearn("No further video of the domain can be read")
 
 
 def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
@@ -199,6 +217,11 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     release = library.manifest.releases[shard.release]
     written = WrittenRelease(library.release(shard.release), release, shard, None, tuple(moments))
     recalls: list[tuple[str, Recall]] = []
+    left = set[int]()
+    if claim.task.partial:
+        stored = set(library.store.segment_ids(shard).tolist())
+        left = {clip.vector_id for clip in task.clips} - stored
+        task = replace(task, clips=tuple(clip for clip in task.clips if clip.vector_id in stored))
     evaluation_error: str | None = None
     claim.advance("evaluating")
     # A published task becomes ready even without figures: the last attempt skips the evaluation, in case it was what
@@ -220,7 +243,16 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     if evaluation_error:
         claim.log(f"The task could not be measured: {evaluation_error}")
     trained = METHODS[written.state.method].is_trainable and bool(task.pairs)
-    publish_task(claim, library, task, written, recalls, trained=trained, evaluation_error=evaluation_error)
+    publish_task(
+        claim,
+        library,
+        task,
+        written,
+        recalls,
+        left=left,
+        trained=trained,
+        evaluation_error=evaluation_error,
+    )
 
 
 def publish_task(
@@ -230,6 +262,7 @@ def publish_task(
     written: WrittenRelease,
     recalls: list[tuple[str, Recall]],
     *,
+    left: Set[int] = frozenset(),
     trained: bool,
     evaluation_error: str | None = None,
 ) -> None:
@@ -237,6 +270,7 @@ def publish_task(
 
     Args:
         task: Videos of the shard; those deleted since are published as tombstones.
+        left: Vector IDs of videos that a partial upgrade could not read.
     """
     state, release, shard = written.state, written.release, written.shard
     with index_lock(claim.tick), claim.publishing() as publication:
@@ -244,7 +278,7 @@ def publish_task(
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]
         reassignment = publication.reassign_videos()
-        publication.require_videos([clip.vector_id for clip in task.clips])
+        publication.require_videos([*left, *(clip.vector_id for clip in task.clips)])
         if claim.task.upgrades and library.store.manifest().pinned is not None:
             raise Conflict("An earlier release is served, which could not search the upgraded domain.")
         library.store.publish(
@@ -254,6 +288,7 @@ def publish_task(
             deleted=[*deleted, *reassignment.orphans],
             replaced=next(iter(reassignment.originals.items()), None),
             upgrades=claim.task.upgrades,
+            partial=claim.task.partial,
             training=written.training,
             outdated=library.outdated_releases(state),
             before_replace=publication.require_lock,
@@ -271,6 +306,7 @@ def publish_task(
             shard=Shard(**shard_columns([shard, *written.moments])),
             recalls=recalls,
             trained=trained,
+            moved=len(remaining),
             unmeasured=evaluation_error,
         )
 

@@ -205,6 +205,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
         with session_scope() as session:
             task = session.get_one(Task, task_id)
             domain, target = task.learned_id, None if task.upgrades else task.target_id
+            partial = task.partial
         run: str | None = None
         encode: Encode | None = None
         backbone: Backbone | None = None
@@ -215,6 +216,8 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
                 if encode is None or run != chunk.run:
                     run, encode = chunk.run, _open_encoder(domain, target, folder, backbone)
                 clips = load_clips(domain, backbone, chunk.first_id, chunk.last_id)
+                if partial:
+                    clips = tuple(clip for clip in clips if clip.frames_path.exists())
                 _embed_chunk(chunk, folder, encode, clips)
 
     process_free_chunks(task_id, "indexing", owner, _TURN_SECONDS, embed_chunks)

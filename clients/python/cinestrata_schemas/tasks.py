@@ -89,6 +89,10 @@ class UpgradeSpec(RequestModel):
     backbone: str | None = optional("Encoder of frames and texts.")
     method: str | None = optional("Learning method; the domain's if omitted and the backbone permits it.")
     settings: RequestSettings | None = optional("Method settings; the domain's if its method stays.")
+    partial: bool = Field(
+        default=False,
+        description="Whether videos whose files are gone stay as they are; otherwise, the upgrade then fails.",
+    )
 
 
 class Drift(ResponseModel):
@@ -126,6 +130,10 @@ class UpgradeOutcome(ResponseModel):
     r1_before: float | None = optional("Recall@1 within the domain before, 0..1; null if not measured.")
     r1_after: float | None = optional("The same after the upgrade.")
     queries: int | None = optional("Captions that measured the recall after the upgrade.")
+    remaining: int = Field(
+        default=0,
+        description="Videos that a partial upgrade could not read: they stay as they were, and are not in the recall.",
+    )
 
 
 class TaskProgress(ResponseModel):

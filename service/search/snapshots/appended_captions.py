@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
+from index.files.manifest_format import task_of
 from index.shards.vector_store import SearchableShard
 from models.routing.routing_profiles import profile_row
 from service.catalog.database import session_scope
@@ -50,14 +51,15 @@ def appended_profiles(
     with session_scope() as session:
         targets = set(session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct()))
     profiles: dict[str, AppendedProfile] = {}
-    for task, shard in shards.items():
-        version = f"{shard.state}+{edits.get(task, 0)}*{factors[task]}"
-        before = previous.get(task)
+    for key, shard in shards.items():
+        task = task_of(key)
+        version = f"{shard.state}+{edits.get(task, 0)}*{factors[key]}"
+        before = previous.get(key)
         if before is not None and before.version == version:
-            profiles[task] = before
+            profiles[key] = before
         elif task in edits or task in uncounted or (task in targets and _has_appended_videos(task, shard)):
-            row = profile_row(_captions(task, shard), factors[task])
-            profiles[task] = AppendedProfile(version, *row)
+            row = profile_row(_captions(task, shard), factors[key])
+            profiles[key] = AppendedProfile(version, *row)
     return profiles
 
 

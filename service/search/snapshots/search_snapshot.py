@@ -24,6 +24,7 @@ from cachetools import LRUCache
 from cinestrata_schemas.choice_types import QueryMode
 from index.arrays import NO_HITS, Hits, Ids, Rows, Vectors, is_moment, video_ids_of
 from index.errors import ShardStoreError
+from index.files.manifest_format import task_of
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
 from models.backbones.tower_threads import core_count, map_in_threads
@@ -161,10 +162,12 @@ class QueryVectorCache:
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
         """Get the unit vector ``float32 [dim]`` of each (text, mode, task). One batch encodes those not cached."""
         shared = self._shared_modes
-        keys = [(text, mode, "" if mode in shared else task) for text, mode, task in pairs]
+        keys = [(text, mode, "" if mode in shared else task_of(task)) for text, mode, task in pairs]
         with self._lock:
             vectors = {key: cached for key in keys if (cached := self._vectors.get(key)) is not None}
-        missing = {key: task for key, (_, _, task) in zip(keys, pairs, strict=True) if key not in vectors}
+        missing = {
+            key: task_of(task) for key, (_, _, task) in zip(keys, pairs, strict=True) if key not in vectors
+        }
         for mode in dict.fromkeys(mode for _, mode, _ in missing):
             batch = [key for key in missing if key[1] == mode]
             tokens, tasks = self.tokens([text for text, _, _ in batch]), [missing[key] for key in batch]
@@ -177,13 +180,13 @@ class QueryVectorCache:
     def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
         """Encode texts for one task, ``float32 [n, dim]``, without caching them."""
         encoder = self.encoder
-        return encoder.encode_pairs(encoder.tokenize(texts), [task] * len(texts), mode)
+        return encoder.encode_pairs(encoder.tokenize(texts), [task_of(task)] * len(texts), mode)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         """Identify the parameters that encode texts for a task; None if a later release can change them."""
         key = task, mode
         if key not in self._identities:  # hashes weights, and may read them first
-            self._identities[key] = self.encoder.encoding_identity(task, mode)
+            self._identities[key] = self.encoder.encoding_identity(task_of(task), mode)
         return self._identities[key]
 
 
@@ -236,9 +239,11 @@ class SearchSnapshot:
     generation: int  # of the index
     release_id: str  # ID of the served release: the newest, a pinned or an earlier one
     lineages: Mapping[str, ServedLineage]  # by ID of each searchable task, in learned order
-    shards: Mapping[str, SearchableShard]  # searchable shards by task ID, in learned order
-    task_names: Mapping[str, str]
-    # Why a task cannot be searched, by task ID. Grows when a shard breaks while being served.
+    # Searchable shards in learned order, by key in the manifest: the ID of a task, or, if an upgraded task has several
+    # shards, another one, see ``task_of``. Each is searched like a task of its own; only answers name the task.
+    shards: Mapping[str, SearchableShard]
+    task_names: Mapping[str, str]  # by key
+    # Why a task cannot be searched, by key. Grows when a shard breaks while being served.
     degraded: dict[str, str]
     router_indices: Mapping[str, int]  # index of each task in the router, by task ID
     router: Router  # router over all tasks, with appended and edited captions added
@@ -345,7 +350,7 @@ class SearchSnapshot:
             captions = np.zeros((len(numbers), len(task_ids)), np.float32)
             for lineage, positions in columns.items():
                 tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
-                of_lineage = [task_ids[position] for position in positions]
+                of_lineage = [task_of(task_ids[position]) for position in positions]
                 evidence = lineage.query_vectors.encoder.routing_evidence(tokens, of_lineage)
                 if evidence is not None:
                     captions[:, positions] = evidence

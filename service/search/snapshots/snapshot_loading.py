@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 import structlog
 
 from cinestrata_schemas.choice_types import QueryMode
-from index.arrays import FIRST_MOMENT_ID, Ids, Vectors
-from index.errors import ShardMissing, ShardStoreError
+from index.arrays import FIRST_MOMENT_ID, Ids
+from index.errors import ShardStoreError
+from index.files.manifest_format import task_of
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
 from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
 from models.encoders.query_encoder import QueryEncoder
 from models.errors import BackboneUnavailable, ModelError, ReleaseError
-from models.releases.release_files import LINEAGE_FILES, SelfTest, read_lineage, read_self_test
+from models.releases.release_files import LINEAGE_FILES, read_lineage
 from models.releases.release_state import (
     Lineage,
     ParentRelease,
@@ -42,16 +42,10 @@ from service.search.snapshots.search_snapshot import (
     SearchSnapshot,
     ServedLineage,
 )
+from service.search.snapshots.self_test import check_self_test
 
 log = structlog.get_logger(__name__)
 
-Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
-
-# Maximum difference between a unit query vector, or any of its cosines, and the worker's. Another device in float32 or
-# half-precision storage differs by about 0.001, a twelve-block text tower in bfloat16 by about 0.02, a compiled one,
-# which rounds weights, by about 0.03, and another task's maps by 0.15 and more.
-SELF_TEST_TOLERANCE = 0.1
-MAX_SCANNED_ROWS = 10**6  # of a larger shard, a self-test reads only a few rows
 _WARM_UP_QUERY = "a warm-up query, so that no client waits for one-time initialization"
 
 
@@ -60,7 +54,7 @@ class _LoadedLineage(NamedTuple):
 
     served: ServedLineage
     release: ReleaseState
-    shards: dict[str, SearchableShard]  # by task ID
+    shards: dict[str, SearchableShard]  # by key in the manifest
     videos: dict[str, Ids]  # vector IDs of the whole videos in each shard
 
 
@@ -100,6 +94,7 @@ def load_snapshot(
     lineages = [each for each in lineages if _served_tasks(index_snapshot, each)] or lineages[:1]
     task_names = {task.task_id: task.name for lineage in lineages for task in lineage.tasks}
     degraded: dict[str, str] = {}
+    task_names |= {key: name for key in manifest.shards if (name := task_names.get(task_of(key)))}
     if release_id == index_snapshot.release_id:
         unknown = [task for task in index_snapshot.tasks if task not in task_names]
         degraded = dict.fromkeys(unknown, "no release knows it")
@@ -129,6 +124,9 @@ def load_snapshot(
     lineage_of = {task: part.served for task, part in parts.items()}
     rows = [(task.task_id, part) for part in loaded for task in part.release.tasks]
     router_indices = {task: row for row, (task, part) in enumerate(rows) if parts.get(task, part) is part}
+    for key in parts.keys() - router_indices.keys():
+        of_part = ((row, task) for row, (task, part) in enumerate(rows) if part is parts[key])
+        router_indices[key] = next(row for row, task in of_part if task == task_of(key))
     profiles = loaded[0].release.profiles
     if len(loaded) > 1:
         profiles = RoutingProfiles.concatenate([part.release.profiles for part in loaded])
@@ -157,10 +155,12 @@ def load_snapshot(
 
 
 def _served_tasks(index_snapshot: IndexSnapshot, lineage: Lineage) -> list[str]:
-    """List the IDs of a lineage's tasks whose shard one of its releases made, or which have no shard."""
-    made_by = {task: shard.release for task, shard in index_snapshot.manifest.shards.items()}
-    tasks = [task.task_id for task in lineage.tasks]
-    return [task for task in tasks if made_by.get(task, lineage.releases[0]) in lineage.releases]
+    """List the keys of the shards of a lineage's tasks that one of its releases made, and tasks without a shard."""
+    shards, tasks = index_snapshot.manifest.shards, dict.fromkeys(task.task_id for task in lineage.tasks)
+    made = [
+        key for key, shard in shards.items() if shard.release in lineage.releases and task_of(key) in tasks
+    ]
+    return [*made, *(task for task in tasks if task not in shards)]
 
 
 def _load_lineage(
@@ -180,7 +180,7 @@ def _load_lineage(
     shards, videos = dict[str, SearchableShard](), dict[str, Ids]()
     for task in _served_tasks(index_snapshot, lineage):
         try:
-            shard = index_snapshot.shard(task, fingerprint=fingerprints[task])
+            shard = index_snapshot.shard(task, fingerprint=fingerprints[task_of(task)])
             ids = shard.ids
             videos[task] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
         except ShardStoreError as error:
@@ -193,18 +193,19 @@ def _load_lineage(
         for task, shard in shards.items()
         if task in previous and previous[task].entry.release == shard.entry.release
     }
-    before = next((other.lineages[task] for task in shards if other and task in checked), None)
+    before = next((other.lineages[key] for key in shards if other and key in checked), None)
     broken: dict[str, str] = {}
-    pinned = pinned_query_releases(index_snapshot, release_id, release, broken)
-    encoder = open_query_encoder(
-        load_backbone(release), release, pinned, before.query_vectors.opened if before else None, checked
-    )
+    keys = {task_of(key): key for key in shards}
+    pinned = pinned_query_releases(index_snapshot, release_id, release, keys, broken)
+    opened = before.query_vectors.opened if before else None
+    unchanged = {task_of(key) for key in checked}
+    encoder = open_query_encoder(load_backbone(release), release, pinned, opened, unchanged)
     degraded |= broken
     searchable = [task for task in shards if task not in degraded and task not in reader.broken]
 
     def reopen() -> QueryEncoder:
         state = read_query_release(folder, read_parent=reader)
-        again = pinned_query_releases(index_snapshot, release_id, state, {})
+        again = pinned_query_releases(index_snapshot, release_id, state, keys, {})
         return open_query_encoder(load_backbone(state), state, again)
 
     query_vectors = QueryVectorCache(encoder, memory=None if memory is None else (memory, reopen))
@@ -215,7 +216,7 @@ def _load_lineage(
             raise ReleaseError(
                 f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
             )
-    tested = {task: shards[task] for task in searchable}
+    tested = {task_of(key): shards[key] for key in searchable}
     check_self_test(folder, release_id, query_vectors, tested, encoder.modes)
     served = ServedLineage(
         release_id=release_id,
@@ -300,7 +301,8 @@ class SnapshotLineage:
             if not contribution.tasks:
                 raise
             reason = f"the release that learned it cannot be read: {error}"
-            self.broken |= {task.task_id: reason for task in contribution.tasks}
+            shards = self.index_snapshot.manifest.shards.items()
+            self.broken |= {key: reason for key, shard in shards if shard.release == release_id}
         if contribution.parent is not None:
             self.continued[contribution.parent.release] = contribution.parent.tasks
         return contribution
@@ -323,7 +325,8 @@ class SnapshotLineage:
         The release before it is that of the previous shard if no other lineage has shards until then, and otherwise the
         newest one with the number of tasks that the release continued.
         """
-        shards = list(self.index_snapshot.manifest.shards.values())
+        of_keys = self.index_snapshot.manifest.shards.items()
+        shards = [shard for key, shard in of_keys if key == shard.task or shard.release == release_id]
         indices = [index for index, shard in enumerate(shards) if shard.release == release_id]
         earlier = indices[0] if indices else 0
         count = self.continued.get(release_id, earlier + len(indices)) - len(indices)
@@ -375,9 +378,13 @@ def pinned_video_releases(index_snapshot: IndexSnapshot, tasks: Iterable[str]) -
 
 
 def pinned_query_releases(
-    index_snapshot: IndexSnapshot, release_id: str, release: ReleaseState, broken: dict[str, str]
+    index_snapshot: IndexSnapshot,
+    release_id: str,
+    release: ReleaseState,
+    keys: Mapping[str, str],
+    broken: dict[str, str],
 ) -> PinnedReleases:
-    """Get the query side of the release that made each task's shard.
+    """Get the query side of the release that made each task's shard, whose key in the manifest may differ.
 
     If that release is broken, the current one takes its place so that other tasks can be served, and ``broken`` gets
     the reason.
@@ -385,90 +392,14 @@ def pinned_query_releases(
     shards = index_snapshot.manifest.shards
 
     def read(task: str) -> ReleaseState:
-        shard = shards.get(task)
+        key = keys.get(task, task)
+        shard = shards.get(key)
         if shard is None or shard.release == release_id:
             return release
         try:
             return read_query_release(index_snapshot.release_folder(shard.release), profiles=False)
         except (ModelError, ShardStoreError, OSError) as error:
-            broken[task] = f"the release that made its shard cannot be read: {error}"
+            broken[key] = f"the release that made its shard cannot be read: {error}"
             return release
 
     return PinnedReleases([task.task_id for task in release.tasks], read)
-
-
-# -- self-test queries ---------------------------------------------------------------------------------------------
-
-
-def check_self_test(
-    folder: Path, release: str, encode: Encode, shards: Mapping[str, SearchableShard], modes: Sequence[str]
-) -> None:
-    """Compare a release's answers to its self-test queries with those recorded when it was learned.
-
-    Encodes one batch of short texts and searches only the newest shard. Tasks without a served shard and deleted
-    vectors are skipped, and a release without such queries is accepted.
-
-    Raises ReleaseError if an answer differs by more than :data:`SELF_TEST_TOLERANCE`.
-
-    Args:
-        encode: Computes the query vector ``float32 [dim]`` of each (text, mode, task).
-        modes: Query modes that the release offers.
-    """
-    self_test = read_self_test(folder)
-    if self_test is None:
-        return
-    if self_test.mode not in modes:
-        raise ReleaseError(
-            f"release {release[:12]} has self-test queries for mode {self_test.mode!r}, which it does not offer"
-        )
-    rows = [row for row, task in enumerate(self_test.tasks) if task in shards]
-    vectors = encode([(self_test.texts[row], self_test.mode, self_test.tasks[row]) for row in rows])
-    for row, vector in zip(rows, vectors, strict=True):
-        task, expected = self_test.tasks[row], self_test.vectors[row].astype(np.float32)
-        is_newest = task == self_test.tasks[0]
-        try:
-            difference = _score_difference(self_test, row, vector, shards[task], is_newest)
-            is_comparable = vector.shape == expected.shape
-            difference = max(
-                float(np.linalg.norm(vector - expected)) if is_comparable else np.inf, difference
-            )
-        except ShardStoreError:  # the shard is broken, not the release; a search sets the shard aside
-            continue
-        if not difference <= SELF_TEST_TOLERANCE:
-            raise ReleaseError(
-                f"release {release[:12]} doesn't answer as it did when it was learned: self-test query {row} "
-                f"({self_test.texts[row]!r} in task {task}, mode {self_test.mode}) differs by "
-                f"{difference:.3f}, and {SELF_TEST_TOLERANCE} is allowed; compare versions and precision of "
-                "worker and server, or learn the task again"
-            )
-
-
-def _score_difference(
-    self_test: SelfTest, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
-) -> float:
-    """Find the largest score difference over a query's recorded vectors and, if searched, its ranks."""
-    has_vector = self_test.ids[row] >= 0
-    ids, expected = self_test.ids[row][has_vector], self_test.scores[row][has_vector]
-    try:
-        stored = shard.vectors(ids)
-    except ShardMissing:
-        present = [number for number, vector_id in enumerate(ids) if _contains(shard, vector_id)]
-        ids, expected = ids[present], expected[present]
-        stored = shard.vectors(ids)
-    if not len(ids):
-        return 0.0
-    difference = float(np.abs(stored @ vector - expected).max())
-    if is_searched and shard.count <= MAX_SCANNED_ROWS:
-        # Segments appended later can only add nearer vectors, so scores may rise but not fall.
-        scores = shard.search(vector, len(ids)).scores
-        difference = max(difference, float((expected - scores).max()))
-    return difference
-
-
-def _contains(shard: SearchableShard, vector_id: np.int64) -> bool:
-    """Check whether a shard contains a vector. Vectors removed by compaction have no tombstone."""
-    try:
-        shard.vectors(np.array([vector_id]))
-    except ShardMissing:
-        return False
-    return True

@@ -14,6 +14,7 @@ from cinestrata_schemas.operations import Readiness
 from cinestrata_schemas.problems import Action
 from index.arrays import Ids
 from index.errors import ShardStoreError
+from index.files.manifest_format import task_of
 from models.errors import ModelError
 from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import read_caption_edits
@@ -190,7 +191,7 @@ class SnapshotManager:
             release=snapshot.release_id if snapshot else None,
             pinned=snapshot is not None and snapshot.is_pinned,
             generation=snapshot.generation if snapshot else 0,
-            tasks=len(snapshot.shards) if snapshot else 0,
+            tasks=len(set(map(task_of, snapshot.shards))) if snapshot else 0,
             degraded=snapshot.degraded_by_name if snapshot else {},
             checks={
                 "model": "ok" if is_loaded else error or "still loading",
@@ -201,7 +202,8 @@ class SnapshotManager:
 
     def degraded(self) -> dict[str, str]:
         """List why tasks cannot be searched, by task ID."""
-        return dict(self._current.degraded) if self._current else {}
+        degraded = dict(self._current.degraded) if self._current else {}
+        return {task_of(key): reason for key, reason in degraded.items()}
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -354,8 +356,9 @@ class SnapshotManager:
             log.error("shard_set_aside", task=unread[0].task, error=str(error))
             # Mark it in whichever snapshot is current by now; one being loaded will verify the shard again.
             current = self._current or snapshot
-            if unread[0] in current.index_snapshot.unverified_segments:
-                current.mark_degraded(unread[0].task, error)
+            for key, shard in list(current.shards.items()):
+                if unread[0] in shard.segments:
+                    current.mark_degraded(key, error)
         return True
 
     def _replace_current(self, fresh: SearchSnapshot) -> None:

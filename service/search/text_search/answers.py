@@ -22,6 +22,7 @@ from cinestrata_schemas.search import (
 )
 from cinestrata_schemas.videos import VideoMoment
 from index.arrays import Hit, Hits, Ids, find_ids, merge_hits, video_ids_of
+from index.files.manifest_format import task_of
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.video_texts import SourcedCues
@@ -109,16 +110,18 @@ def _find_page_start(search: TextSearch, cursor: Cursor) -> int:
 
 def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[TaskRouting]:
     """List the ``shown`` likeliest tasks, and those in ``also``, with their weights."""
-    return [
-        TaskRouting(
-            task=search.snapshot.task_names[task],
-            task_id=task,
-            weight=math.exp(log_weight),
-            searched=task in search.planner.searched,
-        )
-        for rank, (task, log_weight) in enumerate(search.weights.items())
-        if rank < shown or task in also
-    ]
+    rows: dict[str, TaskRouting] = {}
+    for rank, (key, log_weight) in enumerate(search.weights.items()):
+        if rank < shown or key in also:
+            name, before = search.snapshot.task_names[key], rows.get(task_of(key))
+            row = TaskRouting(
+                task=name,
+                task_id=task_of(key),
+                weight=math.exp(log_weight) + (before.weight if before else 0.0),
+                searched=key in search.planner.searched or bool(before and before.searched),
+            )
+            rows[row.task_id] = row
+    return list(rows.values())
 
 
 def _build_response(
@@ -220,7 +223,7 @@ def build_results(
                 video_id=row.video_id,
                 uri=row.uri,
                 task=snapshot.task_names[hit.task],
-                task_id=hit.task,
+                task_id=task_of(hit.task),
                 score=hit.score,
                 confidence=search.probabilities.get(hit.id) if search else None,
                 matches=None if matching_hits is None else hit.id in matching_hits,

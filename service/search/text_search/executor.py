@@ -14,6 +14,7 @@ import numpy as np
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
 from index.arrays import Hit, Hits, Ids, Vectors
+from index.files.manifest_format import task_of
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from models.routing.router import TextEvidence, log_probabilities
@@ -273,14 +274,14 @@ def resolve_tasks(
     tasks = {
         _resolve_task(snapshot, task, f"{request.field_prefix}task", read_cache) for task in request.tasks
     }
-    return tuple(task for task in snapshot.nonempty_tasks if task in tasks) or tuple(
-        task for task in snapshot.shards if task in tasks
+    return tuple(task for task in snapshot.nonempty_tasks if task_of(task) in tasks) or tuple(
+        task for task in snapshot.shards if task_of(task) in tasks
     )
 
 
 def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cache: CatalogReadCache) -> str:
     names = snapshot.task_names
-    named = [task_id for task_id, name in names.items() if name == task]
+    named = [task_id for task_id, name in names.items() if name == task and task_of(task_id) == task_id]
     task_id: str | None = task
     if task not in names:  # IDs take precedence: a task's name may equal another task's ID
         # If no single name is the same, it may be a slug, differ in case, or be the previous name of a deleted domain.
@@ -290,7 +291,7 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cac
     if task_id is None:
         raise UnknownTask(task, field_name, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
     snapshot.require_searchable(task_id)
-    return task_id
+    return task_of(task_id)
 
 
 def _leave_out_unopened(

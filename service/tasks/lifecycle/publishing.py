@@ -221,6 +221,7 @@ class Publication(_OpenPublication):
         shard: Shard,
         recalls: Sequence[tuple[str, Recall]] = (),
         trained: bool,
+        moved: int = 0,
         unmeasured: str | None = None,
     ) -> int:
         """Write the rows for release, shard and recall matrix, and make the task ready.
@@ -230,6 +231,7 @@ class Publication(_OpenPublication):
             recalls: For each new cell of the recall matrix, the task that its queries come from and the row, without
                 orders; ``release_order`` is 0 for the untrained backbone.
             trained: Whether the method was trained, rather than only applied.
+            moved: For an upgrade: how many of the domain's videos the new shard has.
             unmeasured: Why there are no ``recalls``.
 
         Returns:
@@ -239,7 +241,7 @@ class Publication(_OpenPublication):
         upgrade = None
         if task.upgrades:
             task.upgrade_order = order = self._next_order()
-            upgrade = self._replace_learned(recalls)
+            upgrade = self._replace_learned(recalls, moved)
         else:
             task.learned_order = order = task.learned_order or self._next_order()
         for learned in (task, domain):
@@ -267,13 +269,14 @@ class Publication(_OpenPublication):
         orders = (Task.learned_order, Task.upgrade_order, Release.learned_order)
         return 1 + max(self._session.scalar(select(func.max(order))) or 0 for order in orders)
 
-    def _replace_learned(self, recalls: Sequence[tuple[str, Recall]]) -> UpgradeOutcome:
+    def _replace_learned(self, recalls: Sequence[tuple[str, Recall]], moved: int) -> UpgradeOutcome:
         """Change the domain to what the upgrade has learned, and keep and describe it as it was."""
         session, task, domain = self._session, self._task, self._domain
         cells = select(Recall).where(Recall.task_order == domain.learned_order, Recall.gallery == "local")
         earlier = cells.where(Recall.release_order != 0).order_by(Recall.release_order.desc())
         before = session.scalars(earlier.limit(1)).first()
         after = next((row for key, row in recalls if (key, row.gallery) == (domain.id, "local")), None)
+        remaining = count_task_videos(session, domain.id)["accepted"] - moved
         outcome = UpgradeOutcome(
             status="undoable",
             release=domain.release_id or "",
@@ -283,6 +286,7 @@ class Publication(_OpenPublication):
             r1_before=before.r1 if before else None,
             r1_after=after.r1 if after else None,
             queries=after.queries if after else None,
+            remaining=remaining,
         )
         settle_upgrade(session, domain.id, "accepted")  # the index keeps only the last replaced shard
         is_appended = (Video.task_id == domain.id) & (Video.effective_split == "appended")
@@ -294,6 +298,8 @@ class Publication(_OpenPublication):
         domain.counts = count_task_videos(session, domain.id)
         domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
         words = f"Upgraded from {outcome.backbone} to {domain.backbone}, method {domain.method}."
+        if remaining:
+            words += f" Videos that could not be read and stay as they were: {remaining}."
         record(session, domain.id, "log", {"message": words, "upgrade": task.id})
         return outcome
 

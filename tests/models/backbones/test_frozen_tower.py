@@ -26,7 +26,7 @@ from models.backbones.tower_threads import map_in_threads
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.encoders.tower_query_backbone import pack_text_tower
 from models.releases.release_files import SELF_TEST_TEXTS
-from service.search.snapshots.snapshot_loading import SELF_TEST_TOLERANCE
+from service.search.snapshots.self_test import SELF_TEST_TOLERANCE
 from tests.random_frames import random_frames
 
 _SENTENCE = "a red dog cooks pasta near two quick cars while the old unbelievable jellyfish sings"

@@ -133,7 +133,7 @@ def test_failed_migration_changes_nothing(library: tuple[str, int], tmp_path: Pa
     upgrade()
     assert row_counts() == before
     with session_scope() as session:
-        assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_8"]
+        assert session.scalars(text("SELECT version_num FROM alembic_version")).all() == ["catalog_9"]
 
 
 def test_catalog_of_another_version_is_refused_with_the_remedy(
@@ -146,7 +146,7 @@ def test_catalog_of_another_version_is_refused_with_the_remedy(
         ):
             require_newest_schema(older)
         upgrade()
-    newer = r"newer version .* its schema is next, and this version knows catalog_8\. Use the newer version"
+    newer = r"newer version .* its schema is next, and this version knows catalog_9\. Use the newer version"
     with pytest.raises(Conflict, match=newer):
         upgrade()
     with engine().connect() as connection, pytest.raises(Conflict, match=newer):

@@ -26,7 +26,7 @@ from models.routing.confidence_model import DEFAULT_VISUAL_SCORE
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
-from service.search.snapshots.snapshot_loading import SELF_TEST_TOLERANCE
+from service.search.snapshots.self_test import SELF_TEST_TOLERANCE
 from tests.service.search.caption_library import (
     BIRDS,
     SEA,

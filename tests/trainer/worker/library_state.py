@@ -57,9 +57,11 @@ def current_release() -> ReleaseState:
 
 def shard_vectors(task: str) -> dict[int, np.ndarray]:
     """Return the searchable vectors of a task, by vector ID."""
-    store = open_store()
-    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
-    return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
+    store, vectors = open_store(), dict[int, np.ndarray]()
+    for key in store.manifest().keys_of(task):
+        shard = IndexSnapshot.open(store).shard(key, fingerprint=store.manifest().shards[key].fingerprint)
+        vectors |= zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True)
+    return vectors
 
 
 def catalog_vector_ids(task: str) -> dict[str, int]:

@@ -157,6 +157,20 @@ def test_upgraded_domain_is_searched_with_its_new_backbone(
     delete_videos(["new-red"])
     assert search() == before
     assert encoders() == "tiny (2 domains)"
+    path = settings().media_root / "day" / "3.mp4"
+    path.rename(path.with_suffix(".gone"))
+    learn(upgrades.upgrade_domain(day, UpgradeSpec(backbone="small", partial=True)).id)
+    partly = search()
+    assert "tiny (2 domains)" in encoders()
+    assert "small (1 domains)" in encoders()
+    assert [{video for video, _ in answer} for answer in partly] == [
+        {video for video, _ in answer} for answer in before
+    ]
+    assert partly[0][0][0] == "day-3"
+    assert engine.report_queries("day").queries > 0
+    require_same_videos(day, noon)
+    upgrades.undo_upgrade(day)
+    assert search() == before
     learn(post_videos("dusk", backbone="small", **analytic))
     engine.snapshots.refresh()
     assert engine.snapshots.readiness().tasks == 3

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 import torch
+from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchQuery, SearchResult
 from index.index_snapshot import IndexSnapshot
@@ -27,13 +28,15 @@ from models.encoders.video_encoder import VideoEncoder
 from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.confidence_model import ConfidenceModel, VisualScore
+from service.catalog.database import session_scope
+from service.catalog.tables import Video
 from service.core.errors import Gone, Unavailable
 from service.core.settings import Settings
 from service.search.clip_search import ClipSearch
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.snapshot_loading import load_snapshot
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, copy_rows, flip_last_byte
 
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
 BONES = ["a skull in the sand", "a tooth of a shark"]
@@ -82,6 +85,12 @@ def second(library: Library, other: Backbone) -> Library:
     library.add_task("sea", SEA)
     second.add_task("bones", BONES)
     return second
+
+
+def _gray_clip(_: ClipSearch, __: object, spec: FrameSpec) -> tuple[SimpleNamespace, np.ndarray]:
+    """Decode no file, in place of ``ClipSearch.decode``."""
+    info = SimpleNamespace(container="mp4", width=1, height=1, duration=1.0)
+    return info, np.zeros((1, spec.frames, *spec.shape, 3), np.uint8)
 
 
 def _search(service: SearchEngine, text: str, **fields: object) -> list[SearchResult]:
@@ -237,12 +246,8 @@ def test_clip_search_keeps_no_encoder_that_left_the_memory(
         lineages.append(len(encoders))
         return encode(self, *args)
 
-    def decode(_: ClipSearch, __: object, spec: FrameSpec) -> tuple[SimpleNamespace, np.ndarray]:
-        info = SimpleNamespace(container="mp4", width=1, height=1, duration=1.0)
-        return info, np.zeros((1, spec.frames, *spec.shape, 3), np.uint8)
-
     monkeypatch.setattr(VideoEncoder, "encode", watched)
-    monkeypatch.setattr(ClipSearch, "decode", decode)
+    monkeypatch.setattr(ClipSearch, "decode", _gray_clip)
     monkeypatch.setattr(generation_loader, "_memory_limit", lambda: 0)
     service = SearchEngine(configured)
     service.snapshots.refresh()
@@ -288,8 +293,8 @@ def test_broken_release_degrades_no_domain_of_the_other_lineage(
     assert {result.task for result in answer.results} == {"birds", "cars", "sea", "bones"} - lost
 
 
-def _upgrade_birds(second: Library) -> str:
-    """Replace the shard of birds by one of the other encoder, and return the ID of its release."""
+def _upgrade_birds(second: Library, count: int = len(BIRDS)) -> str:
+    """Replace the shard of the first birds by one of the other encoder, and return the ID of its release."""
     second.method.begin_task("tsk_birds", "birds")
     second.method.end_task()
     second.method.record_task("tsk_birds", "birds", BIRDS)
@@ -302,10 +307,10 @@ def _upgrade_birds(second: Library) -> str:
         task="tsk_birds",
         release=release.id,
         fingerprint=state.fingerprint,
-        ids=IndexSnapshot.open(second.store).shard("tsk_birds", fingerprint=before.fingerprint).ids,
-        vectors=second.features(BIRDS),
+        ids=IndexSnapshot.open(second.store).shard("tsk_birds", fingerprint=before.fingerprint).ids[:count],
+        vectors=second.features(BIRDS[:count]),
     )
-    second.store.publish(release=release, shards=[shard], upgrades=True)
+    second.store.publish(release=release, shards=[shard], upgrades=True, partial=count < len(BIRDS))
     return release.id
 
 
@@ -343,3 +348,75 @@ def test_refused_upgrade_degrades_its_domain(
     assert {result.task for result in answer.results} == {"cars", "sea", "bones"}
     with pytest.raises(Unavailable, match="the served release is refused"):
         service.search("an owl", task="birds")
+
+
+def test_partly_upgraded_domain_is_searched_as_one(
+    library: Library,
+    second: Library,
+    service: SearchEngine,
+    configured: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service.snapshots.refresh()
+    before = {text: _search(service, text, routes="all") for text in TEXTS}
+    with session_scope(write=True) as session:
+        for number, video in enumerate(session.scalars(select(Video).where(Video.task_id == "tsk_birds"))):
+            video.extra, video.duration = {"shore": f"{number // 2}"}, 1.0 + number
+    _upgrade_birds(second, 1)
+    assert service.snapshots.refresh()
+    snapshot = service.snapshots.current()
+    ready = service.snapshots.readiness()
+    assert (ready.tasks, ready.degraded, len(snapshot.shards)) == (4, {}, 5)
+    restarted = SearchEngine(configured)
+    restarted.snapshots.refresh()
+    copy_rows(restarted)
+    birds = [f"birds-{number}" for number in range(3)]
+    stored = {video: second.stored(BIRDS)[0] if video == "birds-0" else None for video in birds}
+    stored |= {f"birds-{number}": library.stored(BIRDS)[number] for number in (1, 2)}
+    for text in TEXTS:
+        answer = service.search(text, k=20, routes="all", facets=True)
+        assert {result.video_id for result in answer.results} == {r.video_id for r in before[text]}
+        assert restarted.search(text, k=20, routes="all").results == answer.results
+        assert [route.task_id for route in answer.routing].count("tsk_birds") == 1
+        assert sum(route.weight for route in answer.routing) == pytest.approx(1)
+        for task in ("birds", "tsk_birds"):
+            assert {result.video_id for result in _search(service, text, task=task)} == set(birds)
+        for video in birds:
+            explained = service.explain(video, SearchQuery(q=text, k=20))
+            key = "tsk_birds" if video == "birds-0" else next(each for each in snapshot.shards if "~" in each)
+            (query,) = snapshot.query_vectors([(text, "pinned", key)])
+            assert (explained.task, explained.task_id) == ("birds", "tsk_birds")
+            assert explained.cosine == pytest.approx(float(stored[video] @ query), abs=1e-4)
+            (result,) = (each for each in answer.results if each.video_id == video)
+            assert (result.task, result.task_id) == ("birds", "tsk_birds")
+            assert explained.score == pytest.approx(result.score, abs=1e-4)
+        pages, cursor = list[str](), None
+        while not pages or cursor:
+            page = service.search(text, k=2, cursor=cursor)
+            pages, cursor = pages + [each.video_id for each in page.results], page.next_cursor
+        assert pages == [each.video_id for each in _search(service, text)]
+    facets = {facet.field: {each.value: each.count for each in facet.values} for facet in answer.facets}
+    assert facets["task"]["birds"] == 3
+    for where, wanted in (({"shore": "0"}, birds[:2]), ({"shore": "1"}, birds[2:])):
+        assert {result.video_id for result in _search(service, "an owl", where=where)} == set(wanted)
+    assert _search(service, "owl on a branch", task="birds")[0].video_id == "birds-2"
+    similar = service.search_similar("birds-1", k=5)
+    assert [each.video_id for each in similar.results] == ["birds-2"]
+    assert (similar.task_id, list(similar.not_compared)) == ("tsk_birds", ["birds"])
+    assert {each.text for each in service.caption_video("birds-1", k=5).captions} == set(BIRDS)
+    monkeypatch.setattr(ClipSearch, "decode", _gray_clip)
+    clip = service.clips.search(snapshot, BytesIO(), SearchQuery(q="a clip", k=20, task="birds"), 5)
+    assert ({each.video_id for each in clip.results}, clip.searched) == (set(birds), ["birds"])
+    restarted.close()
+    with session_scope() as session:
+        deleted = session.scalars(select(Video.vector_id).where(Video.id == "birds-1")).one()
+    second.store.delete([deleted], task="tsk_birds")
+    assert service.snapshots.refresh()
+    assert {each.video_id for each in _search(service, "an owl", task="birds")} == {"birds-0", "birds-2"}
+    second.store.undo_upgrade("tsk_birds")
+    assert service.snapshots.refresh()
+    for text in TEXTS:
+        assert _search(service, text, task="birds")[0].task_id == "tsk_birds"
+        assert [r.video_id for r in _search(service, text, task="sea")] == [
+            r.video_id for r in before[text] if r.task == "sea"
+        ]
