@@ -294,14 +294,15 @@ def settings_factory(
     Settings are set through the environment, so that processes that a test starts have them too. The database is
     created unless ``upgraded`` is false. Without ``redis_url`` there is no broker.
     """
-    from service.catalog import leases
+    from service.catalog import leases, readings
     from service.catalog.database import dispose, sqlite_path
     from service.catalog.migrations import upgrade
     from service.core.settings import Settings, settings
     from service.tasks.lifecycle import claims
 
-    # Tests see every progress event, not one in half a second.
+    # Tests see every progress event, not one in half a second, and every video that was read.
     monkeypatch.setattr(claims, "EVENT_SECONDS", 0)
+    monkeypatch.setattr(readings, "KEPT_TIMES", 0)
 
     def make(
         folder: Path, database: Database = "sqlite", *, upgraded: bool = True, **overrides: Any

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import ReadSource
+from cinestrata_schemas.choice_types import ReadSource, TextSource
 from cinestrata_schemas.tasks import ReadingProgress
 from media.reading import available_sources
 from service.catalog.database import now
@@ -23,9 +23,10 @@ from service.core.settings import settings
 
 MODEL_SOURCES: tuple[ReadSource, ...] = ("speech", "screen")
 READ_SOURCES: tuple[ReadSource, ...] = ("file", *MODEL_SOURCES)  # that are queued
-FILE_SOURCES: tuple[ReadSource, ...] = ("subtitles", "chapters")  # that a file carries
+FILE_SOURCES: tuple[TextSource, ...] = ("subtitles", "chapters")  # that a file carries
 # Not a parameter, so that both databases use the index of pending rows.
 IS_PENDING = Reading.state == literal_column("'pending'")
+KEPT_TIMES = 20  # as long as it took to count the videos of unfinished domains, the counts are kept
 _unfinished: tuple[float, dict[str, ReadingProgress]] = 0.0, {}  # with the time until which it is current
 IS_NO_COPY = func.coalesce(Video.copy_of, 0) == 0  # in a form for which SQLite leaves that index
 
@@ -109,7 +110,7 @@ def read_progress(session: Session, domain_ids: Collection[str]) -> dict[str, Re
 def read_unfinished(session: Session) -> dict[str, ReadingProgress]:
     """Count like :func:`read_progress` for the domains with videos that are still to be read.
 
-    Counting visits each video of such a domain, so the counts are kept for 20 times as long as it took.
+    Counting visits each video of such a domain, so the counts are kept for ``KEPT_TIMES`` as long as it took.
     """
     global _unfinished
     if session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
@@ -119,5 +120,5 @@ def read_unfinished(session: Session) -> dict[str, ReadingProgress]:
         _unfinished = began + 60, _unfinished[1]  # for other requests, while this one counts
         pending = select(Task.id).join(Video).join(Reading).where(IS_PENDING, Task.state == "ready")
         progress = read_progress(session, session.scalars(pending.distinct()).all())
-        _unfinished = time.monotonic() + 20 * (time.monotonic() - began), progress
+        _unfinished = time.monotonic() + KEPT_TIMES * (time.monotonic() - began), progress
     return _unfinished[1]

@@ -78,7 +78,7 @@ class ReadingThread(threading.Thread):
         self._stop_requested.set()
         if self.is_alive():
             self.join(_STOP_SECONDS)
-            give_back_readings(self._owner)
+            _give_back(IS_PENDING & (Reading.lease_owner == self._owner[:255]))
 
 
 def read_queued(owner: str) -> int:
@@ -198,13 +198,8 @@ class ReadingClaim(Lease):
         _give_back(self._is_held, pause, attempts=int(not is_innocent))
 
 
-def give_back_readings(owner: str) -> None:
-    """Give back the videos of a worker that stops; it stores nothing of them afterwards."""
-    _give_back(IS_PENDING & (Reading.lease_owner == owner[:255]))
-
-
 def _give_back(which: ColumnElement[bool], pause: float = 0.0, attempts: int = 0) -> None:
-    """End leases of readings, after a pause in seconds; ``attempts`` is 1 if the attempt counts."""
+    """End leases of readings, whose worker stores nothing afterwards; ``attempts`` is 1 if this one counts."""
     with suppress(CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
         until = now(session) + timedelta(seconds=pause)
         ended = {"lease_owner": None, "lease_expires_at": until, "fencing_token": 0}

@@ -15,13 +15,11 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import TextSource
 from cinestrata_schemas.videos import MAX_CUES
 from media.timed_texts import FileTexts
-from service.catalog.readings import names_to_read
+from service.catalog.readings import FILE_SOURCES, names_to_read
 from service.catalog.tables import Passage, Reading, Task, Video
 from service.catalog.video_texts import GIVEN_SOURCES, TimedText, store_texts
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import validate_edit
-
-_CARRIED: tuple[TextSource, ...] = ("subtitles", "chapters")
 
 
 def store_file_texts(session: Session, task_id: str, videos: Mapping[Video, FileTexts | None]) -> None:
@@ -42,7 +40,7 @@ def store_file_texts(session: Session, task_id: str, videos: Mapping[Video, File
     stored: dict[int, dict[TextSource, list[TimedText]]] = {}
     for video, texts in videos.items():
         texts = texts or FileTexts()
-        for source, cues in zip(_CARRIED, (texts.subtitles, texts.chapters), strict=True):
+        for source, cues in zip(FILE_SOURCES, (texts.subtitles, texts.chapters), strict=True):
             key = video.vector_id, source
             if source == "subtitles" and video.vector_id in given and key not in carried:
                 continue

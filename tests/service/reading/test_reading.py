@@ -17,7 +17,7 @@ from cinestrata_schemas.videos import Cue, VideoPatch
 from media import DecoderUnavailable, UndecidedVideo
 from media.reading import SourceReading, VideoReading
 from media.timed_texts import TimedText
-from service.catalog import leases
+from service.catalog import leases, readings
 from service.catalog.database import now, session_scope
 from service.catalog.readings import MODEL_SOURCES, READ_SOURCES
 from service.catalog.tables import Passage, Reading, Task, Video
@@ -126,9 +126,9 @@ def test_domain_is_read_video_by_video(domain: str, reader: FakeReader) -> None:
     seen: list[tuple[int, int]] = []
 
     def look() -> None:
-        progress = get_reading(domain)
+        progress = commands.get_task(domain).reading
+        assert progress is not None
         assert progress.active
-        assert commands.get_task(domain).reading is not None  # counted less often
         seen.append((progress.done, len(get_video(first).transcript)))
 
     reader.during = look
@@ -167,15 +167,23 @@ def test_worker_that_lost_its_lease_writes_nothing(domain: str, reader: FakeRead
     assert [_texts(video) for video in _names(domain)] == [[("a crane flies", "speech"), HEARD[1]]] * 3
 
 
-def test_workers_share_a_domain(catalog: Settings, post_probed: Post, reader: FakeReader) -> None:
+def test_workers_share_a_domain(
+    catalog: Settings, post_probed: Post, reader: FakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     domain = mark_learned(post_probed("birds", 12, read="speech,screen").id)
     start_reading(domain, ReadingSpec())
     first, second = _claimed("first"), _claimed("second")
     jobs = [job.vector_id for claim in (first, second) for job in claim.jobs]
     assert sorted(jobs) == sorted({video.vector_id for video in accepted_videos(domain)})
     assert claim_readings("third", READ_SOURCES) is None
+    progress = []
     with first, second:  # what a worker did not read is due again at once
+        monkeypatch.setattr(readings, "KEPT_TIMES", 1e6)
+        monkeypatch.setattr(readings, "_unfinished", (0.0, {}))  # and restored
+        progress.append(commands.get_task(domain).reading)
         second.store(second.jobs[0], _reading())
+        progress.append(commands.get_task(domain).reading)
+    assert [part and part.done for part in progress] == [0, 0], "counts of unfinished domains are kept"
     assert read_queued("third") == 11
     assert _counts(domain) == (12, 12, 0, 0)
 
@@ -357,10 +365,8 @@ def test_reader_that_does_not_start_is_no_fault_of_the_videos(domain: str, reade
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages of the readers, whether or not they are installed."""
-    from service.catalog import readings
     from service.reading import reading_commands
 
     problems: dict[str, Any] = dict.fromkeys(MODEL_SOURCES)
-    monkeypatch.setattr(readings, "_unfinished", (0.0, {}))  # of another test
     for module in (readings, reading_commands):
         monkeypatch.setattr(module, "available_sources", lambda _: problems)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
 
-import av
-import numpy as np
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import TaskDetails
@@ -20,6 +16,7 @@ from service.library.library_listing import get_video
 from service.library.video_changes import edit_video
 from service.tasks.file_texts import store_file_texts
 from tests.claimed_probing import probe
+from tests.media.test_file_texts import write_film
 
 Post = Callable[..., TaskDetails]
 
@@ -81,27 +78,9 @@ def test_location_is_read_on_request_and_nothing_if_off(catalog: Settings, post:
 def test_texts_of_a_file_are_stored_when_it_is_probed(configured: Settings, post: Post) -> None:
     task = post(videos=1, read="file,location").id
     (video,) = _store(task, None)
-    with av.open(str(configured.media_root / video.uri), "w", format="matroska") as container:
-        container.metadata.update(
-            {"title": "Herons", "LOCATION": "+48.1+11.5/", "creation_time": "2024-05-01T10:00:00Z"}
-        )
-        container.set_chapters(
-            [
-                {
-                    "id": 1,
-                    "start": 0,
-                    "end": 0,
-                    "time_base": Fraction(1, 1000),
-                    "metadata": {"title": "Arrival"},
-                }
-            ]
-        )
-        stream: Any = container.add_stream("libx264", rate=4)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for number in range(8):
-            picture = np.full((48, 64, 3), 30 * number, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
+    metadata = {"title": "Herons", "LOCATION": "+48.1+11.5/", "creation_time": "2024-05-01T10:00:00Z"}
+    path = configured.media_root / video.uri
+    write_film(path.with_suffix(".mkv"), metadata=metadata, chapters=[(0, 0, "Arrival")]).rename(path)
     assert probe(task).counts.accepted == 1
     details = get_video(video.id)
     assert _texts(details) == [("Arrival", "chapters")]
