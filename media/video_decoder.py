@@ -23,11 +23,14 @@ _PIXEL = bytes.fromhex(
 
 
 class VideoDecoder:
-    """Decoder of videos, one by one, in a child process; a context manager, and not thread-safe."""
+    """Decoder of videos, one by one, in a child process; a context manager, and not thread-safe.
 
-    def __init__(self, limits: VideoLimits | None = None) -> None:
+    ``nice`` is added to the priority's number of the child.
+    """
+
+    def __init__(self, limits: VideoLimits | None = None, *, nice: int = 0) -> None:
         self.limits = limits or VideoLimits()
-        self._child = ChildProcess("media.decoder_process", "decoder")
+        self._child = ChildProcess("media.decoder_process", "decoder", nice=nice)
 
     @property
     def child_pid(self) -> int | None:

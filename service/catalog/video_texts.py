@@ -67,7 +67,8 @@ def store_texts(
         is_read: Whether a reading found them: what a person has corrected is left out.
     """
     for chunk in id_chunks(list(texts)):
-        corrections = _read_corrections(session, chunk) if is_read else {}
+        readings = select(Reading).where(Reading.video_vector_id.in_(chunk if is_read else ()))
+        corrections = {(row.video_vector_id, row.source): row.corrected for row in session.scalars(readings)}
         stored: dict[int, dict[str, Sequence[TimedText]]] = {video: {} for video in chunk}
         for row in _passages(session, chunk):
             stored[row.video_vector_id].setdefault(row.source, []).extend(row.cues)  # type: ignore[attr-defined]
@@ -214,11 +215,6 @@ def cut_passages(cues: Sequence[TimedText]) -> Iterator[list[TimedText]]:
 def _passages(session: Session, videos: Collection[int]) -> Iterable[Passage]:
     query = select(Passage).where(Passage.video_vector_id.in_(videos))
     return session.scalars(query.order_by(Passage.video_vector_id, Passage.number))
-
-
-def _read_corrections(session: Session, videos: Sequence[int]) -> dict[tuple[int, str], Sequence[TimedText]]:
-    rows = session.scalars(select(Reading).where(Reading.video_vector_id.in_(videos)))
-    return {(row.video_vector_id, row.source): row.corrected for row in rows}
 
 
 def _is_corrected(cue: TimedText, source: str, corrections: Sequence[TimedText]) -> bool:

@@ -46,6 +46,7 @@ from service.tasks.file_texts import store_file_texts
 
 _POLL_SECONDS = 5.0
 _STOP_SECONDS = 3.0  # that a stop waits for the child to report progress; it ends with its worker
+_NICE = 19
 _BATCH_ROWS = 16  # per claim
 _MAX_ATTEMPTS = 3  # of a video that may kill the worker
 _PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
@@ -91,9 +92,9 @@ def read_queued(owner: str) -> int:
     sources = readable_sources(",".join(READ_SOURCES))
     videos = 0
     limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
-    with VideoReader() as reader, VideoDecoder(limits) as decoder:
+    with VideoReader() as reader:
         while not _probing_is_due() and (claim := claim_readings(owner, sources)) is not None:
-            with claim:
+            with claim, VideoDecoder(limits, nice=_NICE) as decoder:
                 for job in claim.jobs:
                     if _probing_is_due():
                         return videos
@@ -135,7 +136,6 @@ class ReadingJob(NamedTuple):
     """A video to read: its file, or sources with the model that is wanted for each; None is the configured one."""
 
     vector_id: int
-    video_id: str
     uri: str
     models: dict[ReadSource, str | None]
 
@@ -232,19 +232,19 @@ def claim_readings(owner: str, sources: Collection[ReadSource]) -> ReadingClaim 
             .execution_options(synchronize_session=False)
         )
         due = session.execute(
-            select(Reading, Video.id, Video.uri)
+            select(Reading, Video.uri)
             .join(Video, Video.vector_id == Reading.video_vector_id)
             .where(*is_due, IS_NO_COPY)  # a copy takes over what its original says
             .order_by(Reading.attempts, Reading.video_vector_id)
             .limit(_BATCH_ROWS)
             .with_for_update(of=Reading, skip_locked=True)
         )
-        for reading, video_id, uri in due.all():
+        for reading, uri in due.all():
             vector_id = reading.video_vector_id
             if reading.attempts and jobs and vector_id not in {video for video, _ in jobs}:
                 break
             is_file = reading.source == "file"  # read by another child
-            job = jobs.setdefault((vector_id, is_file), ReadingJob(vector_id, video_id, uri, {}))
+            job = jobs.setdefault((vector_id, is_file), ReadingJob(vector_id, uri, {}))
             job.models[reading.source] = reading.model
             reading.lease_owner, reading.fencing_token = owner[:255], token
             reading.lease_expires_at = at + timedelta(seconds=settings().lease_seconds)

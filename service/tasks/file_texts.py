@@ -31,12 +31,10 @@ def store_file_texts(session: Session, task_id: str, videos: Mapping[Video, File
     if "file" not in names or not videos:
         return
     ids = [video.vector_id for video in videos]
-    readings = session.scalars(select(Reading).where(Reading.video_vector_id.in_(ids))).all()
-    carried = {(row.video_vector_id, row.source) for row in readings}
-    of_people = Passage.source.in_(GIVEN_SOURCES)
-    given = set(
-        session.scalars(select(Passage.video_vector_id).where(Passage.video_vector_id.in_(ids), of_people))
-    )
+    rows = select(Reading.video_vector_id, Reading.source).where(Reading.video_vector_id.in_(ids))
+    carried = set(session.execute(rows).all())
+    by_people = select(Passage.video_vector_id).where(Passage.source.in_(GIVEN_SOURCES))
+    given = set(session.scalars(by_people.where(Passage.video_vector_id.in_(ids))))
     stored: dict[int, dict[TextSource, list[TimedText]]] = {}
     for video, texts in videos.items():
         texts = texts or FileTexts()

@@ -196,11 +196,11 @@ def test_killed_worker_loses_no_video_that_it_has_read(domain: str, reader: Fake
     killed.store(first, _reading())
     _expire_leases()
     reader.heard = "a crane flies"
-    assert [job.video_id for job in _claimed().jobs] == [second.video_id]
+    assert [job.uri for job in _claimed().jobs] == [second.uri]
     _expire_leases()
     assert read_queued("worker") == 2
     assert [name for name, _ in reader.read_videos] == [third.uri, second.uri]
-    assert [_texts(job.video_id)[0][0] for job in (first, second)] == [HEARD[0][0], "a crane flies"]
+    assert [_texts(video)[0][0] for video in _names(domain)[:2]] == [HEARD[0][0], "a crane flies"]
 
 
 def test_worker_that_stops_gives_its_videos_back(
