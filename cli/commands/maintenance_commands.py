@@ -198,6 +198,7 @@ def move(
     The service may keep running, and nothing is re-embedded.
     """
     from index.errors import ShardStoreError
+    from index.files.manifest_format import task_of
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.deletion import update_shard_rows
@@ -212,8 +213,9 @@ def move(
     moved = 0
     try:
         manifest = store.manifest()
-        nonempty = {task: shard for task, shard in manifest.shards.items() if shard.count}
-        pending = [task for task, shard in nonempty.items() if bool(shard.place) is not (to == "milvus")]
+        places = [(task_of(key), shard.place) for key, shard in manifest.shards.items() if shard.count]
+        nonempty = {task for task, _ in places}
+        pending = list(dict.fromkeys(task for task, place in places if bool(place) is not (to == "milvus")))
         # An earlier move may have ended before this step.
         update_shard_rows(manifest, manifest.shards, "shard.move")
         with progress_bar("domains") as bar:

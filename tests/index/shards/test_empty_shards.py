@@ -197,19 +197,23 @@ def test_append_replaces_empty_segment(
 
 
 def test_move_empties_deleted_task_and_skips_empty_one(
-    tmp_path: Path, milvus: MilvusVectorStore, publish_task: Callable
+    tmp_path: Path, milvus: MilvusVectorStore, publish_task: Callable, write: Callable
 ) -> None:
     store = ShardStore(tmp_path / "index")
     publish_task(store, "a", range(4))
     publish_task(store, "b", range(10, 14))
     store.delete(range(4))
+    release, shard = write(store, "b", [10, 11], seed=7)
+    store.publish(release=release, shards=[shard], upgrades=True, partial=True)
     there = ShardStore(store.root, remote=milvus, write_remote=True)
     manifest = there.move("a")
     assert (manifest.shards["a"].count, manifest.shards["a"].place) == (0, "")
     assert there.move("a") == manifest
-    there.move("b")
-    assert there.manifest().shards["b"].place.startswith("milvus:")
-    assert audit(there).problems == []
+    shards = there.move("b").shards
+    assert [shards[key].place[:7] for key in there.manifest().keys_of("b")] == ["milvus:", "milvus:"]
+    live = audit(there)
+    assert live.problems == []
+    assert [live.ids[key].tolist() for key in shards if key != "a"] == [[12, 13], [10, 11]]
 
 
 def test_compacting_deleted_task_removes_its_structure(
