@@ -155,18 +155,6 @@ def test_domain_is_read_video_by_video(domain: str, reader: FakeReader) -> None:
     assert _counts(domain) == (3, 3, 0, 0)
 
 
-def test_worker_that_lost_its_lease_writes_nothing(domain: str, reader: FakeReader) -> None:
-    start_reading(domain, ReadingSpec())
-    claim = _claimed()
-    assert claim_readings("second", READ_SOURCES) is None
-    _expire_leases()
-    reader.heard = "a crane flies"
-    read_queued("second")
-    for job in claim.jobs:
-        claim.store(job, _reading())
-    assert [_texts(video) for video in _names(domain)] == [[("a crane flies", "speech"), HEARD[1]]] * 3
-
-
 def test_workers_share_a_domain(
     catalog: Settings, post_probed: Post, reader: FakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +177,10 @@ def test_workers_share_a_domain(
 
 
 def test_killed_worker_loses_no_video_that_it_has_read(domain: str, reader: FakeReader) -> None:
-    """The videos of its claim are then claimed one by one: one of them may have killed it."""
+    """The videos of its claim are then claimed one by one: one of them may have killed it.
+
+    A worker that lost its lease writes nothing.
+    """
     start_reading(domain, ReadingSpec())
     killed = _claimed()
     first, second, third = killed.jobs
@@ -200,7 +191,9 @@ def test_killed_worker_loses_no_video_that_it_has_read(domain: str, reader: Fake
     _expire_leases()
     assert read_queued("worker") == 2
     assert [name for name, _ in reader.read_videos] == [third.uri, second.uri]
-    assert [_texts(video)[0][0] for video in _names(domain)[:2]] == [HEARD[0][0], "a crane flies"]
+    for job in killed.jobs:
+        killed.store(job, _reading())
+    assert [_texts(video)[0][0] for video in _names(domain)] == [HEARD[0][0], *["a crane flies"] * 2]
 
 
 def test_worker_that_stops_gives_its_videos_back(
@@ -305,11 +298,8 @@ def test_files_of_an_old_domain_are_read(catalog: Settings, post_probed: Post, r
     assert start_reading(domain, ReadingSpec()).remaining == 0
     texts = [("in the file", "subtitles")], [HEARD[0]], [("beside it", "subtitles")], []
     assert [_texts(video) for video in (subtitled, plain, given, gone)] == list(texts)
-    assert [get_video(video).metadata for video in (subtitled, plain, given)] == [
-        {"title": "Herons"},
-        {},
-        {"title": "Mine"},
-    ]
+    titles = [get_video(video).metadata.get("title") for video in (subtitled, plain, given)]
+    assert titles == ["Herons", None, "Mine"]
     with session_scope() as session:
         assert session.get_one(Task, domain).metadata_edits == 2  # of the user, and of the file
     states = {row.source: (row.state, row.note) for row in get_video(subtitled).readings}
@@ -333,7 +323,7 @@ def test_reading_waits_while_videos_are_to_be_probed(domain: str, reader: FakeRe
 
 
 def test_domain_with_reading_off_is_read_on_request_only(
-    catalog: Settings, post_probed: Post, reader: FakeReader, monkeypatch: pytest.MonkeyPatch
+    catalog: Settings, post_probed: Post, reader: FakeReader
 ) -> None:
     private = mark_learned(post_probed("private", read="off").id)
     assert commands.get_task(private).read == "off"
