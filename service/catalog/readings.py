@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import ColumnElement, func, insert, literal, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import ReadSource, TextSource
 from cinestrata_schemas.tasks import ReadingProgress
+from index.arrays import batches
 from media.reading import available_sources
 from service.catalog.database import now
 from service.catalog.domain_videos import in_domain
@@ -23,6 +24,7 @@ from service.core.settings import settings
 
 MODEL_SOURCES: tuple[ReadSource, ...] = ("speech", "screen")
 READ_SOURCES: tuple[ReadSource, ...] = ("file", *MODEL_SOURCES)  # that are queued
+_QUEUED_ROWS = 1000  # per INSERT
 FILE_SOURCES: tuple[TextSource, ...] = ("subtitles", "chapters")  # that a file carries
 # Not a parameter, so that both databases use the index of pending rows.
 IS_PENDING = Reading.state == literal_column("'pending'")
@@ -53,21 +55,21 @@ def queue_unread(
         subtitled: Whether to transcribe the speech of videos with subtitles, too. Otherwise, a video whose file is
             still to be read is queued for its speech once that has shown that there are none.
     """
-    of_video = Reading.video_vector_id == Video.vector_id
+    of_video = select(Reading.source).where(Reading.video_vector_id == Video.vector_id)
     for source in sources:
-        alike: list[ColumnElement[bool]] = [
-            Reading.source.in_((source, *(FILE_SOURCES if source == "file" else ())))
-        ]
-        if source == "speech" and not subtitled:
-            alike += [IS_PENDING & (Reading.source == "file")]
+        alike = Reading.source.in_((source, *(FILE_SOURCES if source == "file" else ())))
         unread = select(Video.vector_id).where(
-            videos, Video.status == "accepted", ~select(Reading.source).where(of_video, or_(*alike)).exists()
+            videos, Video.status == "accepted", ~of_video.where(alike).exists()
         )
         if source == "speech" and not subtitled:
+            unread_file = of_video.where(Reading.source == "file", IS_PENDING)
             given = Passage.video_vector_id == Video.vector_id, Passage.source.in_(GIVEN_SOURCES)
-            unread = unread.where(~select(Passage.number).where(*given).exists())
-        rows = unread.add_columns(literal(source))
-        session.execute(insert(Reading).from_select(["video_vector_id", "source"], rows))  # with defaults
+            unread = unread.where(~unread_file.exists(), ~select(Passage.number).where(*given).exists())
+        # Not in one statement: on a table that was small, PostgreSQL would visit all new rows for each video.
+        for batch in batches(session.scalars(unread).all(), _QUEUED_ROWS):
+            session.execute(
+                insert(Reading), [{"video_vector_id": video, "source": source} for video in batch]
+            )
 
 
 def change_readings(
