@@ -187,7 +187,7 @@ def test_misheard_text_is_corrected_and_another_one_deleted(
         field = find(browser, ".cue-form input")
         field.clear()
         field.send_keys("a photodiode", Keys.ENTER)
-        wait_for_texts(browser, rows, 1)  # the corrected text is a person's now
+        wait_until(browser, lambda b: not b.find_elements(By.CSS_SELECTOR, ".cue-form"))
         find(browser, "#transcript-source option[value='']").click()
         wait_until(browser, lambda b: "Edited: a photodiode" in texts(b, rows))
         for _ in range(2):  # and once more, to confirm
