@@ -55,7 +55,7 @@ def test_unknown_query_parameter_returns_422(client: TestClient, path: str, name
             "/tasks",
             {"videos": [], "zzz": 1},
             "zzz",
-            "Known fields: backbone, method, name, settings, videos.",
+            "Known fields: backbone, method, name, read, settings, videos.",
         ),
         ("/tasks/tsk_1/videos", {"video": []}, "video", "Did you mean 'videos'?"),
         ("/search", {"queries": [{"q": "a", "min_durtion": 3}]}, "queries[0].min_durtion", "Did you mean"),

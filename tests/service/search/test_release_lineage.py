@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import shutil
+import time
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
@@ -179,6 +180,9 @@ def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone
     gc.disable()
     try:
         del snapshot_in_use
+        deadline = time.monotonic() + 30
+        while encoder_reference() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)  # a thread of the pool may not have let go of its last call yet
         assert encoder_reference() is None
     finally:
         gc.enable()
