@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.backbones import SMALL_NAMES, TRANSFORMERS_PREFIX
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.open_clip_files import BACKBONE_NAMES, OPEN_CLIP_PREFIX
+from models.backbones.open_clip_files import BACKBONE_NAMES, OPEN_CLIP_PREFIX, read_open_clip
 from models.errors import BackboneUnavailable
 
 if TYPE_CHECKING:
@@ -88,6 +88,15 @@ def load_backbone(name: str, frames: int | None = None, *, text_only: bool = Fal
 
         return load_transformers(name, frames, text_only=text_only)
     raise _unknown(name)
+
+
+def weights_bytes(name: str) -> int:
+    """Sum the sizes of a backbone's local files of weights; 0 if they are packaged, or come from a hub."""
+    if name.startswith(OPEN_CLIP_PREFIX):
+        weights = read_open_clip(name).weights
+        return weights.stat().st_size if weights else 0
+    folder = Path(name.removeprefix(TRANSFORMERS_PREFIX))
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder != Path(name) else 0
 
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from cinestrata_schemas.problems import Action
 from index.errors import ShardStoreError, StoreUnavailable
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
+from models.backbones.backbone_loading import load_backbone, weights_bytes
 from models.backbones.tower_computation import compute_device, has_fast_bfloat16
 from models.errors import ModelError, NotEnoughMemory
 from service.catalog.database import session_scope
@@ -40,6 +40,7 @@ from trainer.errors import (
 from trainer.methods import MethodError
 from trainer.published_library import Library
 from trainer.task_data import TaskData
+from trainer.training_memory import usable_bytes
 from trainer.worker.catalog_reader import learned_captions
 
 log = structlog.get_logger(__name__)
@@ -86,8 +87,17 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
     Args:
         frames: Frames per video; None for the backbone's own number.
+
+    Raises:
+        NotEnoughMemory: Its weights do not fit.
+        BackboneUnavailable, BackboneUnsupported: As for ``load_backbone``.
     """
     load_worker_backbone.cache_clear()  # before another is loaded: memory may not hold two
+    # The file and the model are in memory at once.
+    needed, usable = 2 * weights_bytes(name), usable_bytes(torch.device("cpu"))
+    if needed > usable:
+        hint = "Give the worker more memory, or name a smaller model"
+        raise NotEnoughMemory(f"loading backbone {name!r}", needed, usable, "cpu", hint)
     if threads:
         torch.set_num_threads(threads)
     return load_backbone(name, frames).to(compute_device("auto"))

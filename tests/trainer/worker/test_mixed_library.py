@@ -17,6 +17,7 @@ import pytest
 from cinestrata_schemas.syncs import SyncSpec
 from cinestrata_schemas.tasks import RelearnSpec, TaskSpec, UpgradeSpec
 from cli.commands import doctor
+from models.errors import NotEnoughMemory
 from service.catalog.database import dispose
 from service.core.errors import Conflict, InvalidInput
 from service.core.settings import settings
@@ -344,3 +345,13 @@ def _places(domains: dict[str, str]) -> dict[str, set[str]]:
         name: {entry.place.partition("/")[0] for entry in manifest.segments(task)}
         for name, task in domains.items()
     }
+
+
+@pytest.mark.parametrize("prefix", ["open_clip:ViT-B-32/", "transformers:"])
+def test_weights_that_do_not_fit_into_memory_are_refused_with_numbers(prefix: str, tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    with weights.open("wb") as file:
+        file.truncate(2**42)
+    name = f"{prefix}{tmp_path if prefix == 'transformers:' else weights}"
+    with pytest.raises(NotEnoughMemory, match=r"needs at least 8796\.09 GB more memory, but only .* GB is free"):
+        job_environment.load_worker_backbone(name, 2, 1)
