@@ -55,6 +55,7 @@ def library(tmp_path: Path, settings_factory: Callable[..., Any]) -> Iterator[An
     job_environment.load_worker_backbone.cache_clear()
 
 
+@pytest.mark.slow  # with real backbones
 def test_backbones_of_a_library_are_learned_searched_and_appended_to_separately(
     library: Any, post_videos: Callable[..., str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_backbones_of_a_library_are_learned_searched_and_appended_to_separately(
     restarted.close()
 
 
+@pytest.mark.slow  # with real backbones
 def test_upgraded_domain_is_searched_with_its_new_backbone(
     library: Any, post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,5 +355,7 @@ def test_weights_that_do_not_fit_into_memory_are_refused_with_numbers(prefix: st
     with weights.open("wb") as file:
         file.truncate(2**42)
     name = f"{prefix}{tmp_path if prefix == 'transformers:' else weights}"
-    with pytest.raises(NotEnoughMemory, match=r"needs at least 8796\.09 GB more memory, but only .* GB is free"):
+    with pytest.raises(
+        NotEnoughMemory, match=r"needs at least 8796\.09 GB more memory, but only .* GB is free"
+    ):
         job_environment.load_worker_backbone(name, 2, 1)
