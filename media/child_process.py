@@ -12,13 +12,14 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from media.errors import DecoderUnavailable
 
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # imports are slow on a busy machine
 _GRACE_SECONDS = 1.0
+LOWEST_PRIORITY = 19  # of background work
 # The child inherits these variables, and none of the service's secrets.
 _INHERITED_VARIABLES = (
     "PATH",
@@ -140,6 +141,28 @@ class ChildProcess:
                 with suppress(OSError):
                     pipe.close()
         return status
+
+
+class ChildOwner:
+    """Parent of a child process, which ends with the ``with`` statement; not thread-safe."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+
+    @property
+    def child_pid(self) -> int | None:
+        """Process ID of the child, which may have died; None before the first video and after a failure."""
+        return self._child.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process."""
+        self._child.end()
 
 
 def limit_process(memory_bytes: int, seconds: float, file_bytes: int) -> None:

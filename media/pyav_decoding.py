@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import av
 import numpy as np
 import numpy.typing as npt
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
@@ -252,6 +253,16 @@ def _seek(
     return None
 
 
+def intact_frames(container: InputContainer, stream: VideoStream | AudioStream) -> Iterator[Any]:
+    """Decode a stream's frames in order, skipping damaged packets."""
+    for packet in container.demux(stream):
+        try:
+            frames = packet.decode()
+        except av.InvalidDataError:
+            continue
+        yield from frames
+
+
 def _timed_frames(
     container: InputContainer, stream: VideoStream, extent: StreamExtent
 ) -> Iterator[_TimedFrame]:
@@ -259,19 +270,14 @@ def _timed_frames(
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)
     expected = 0.0
-    for packet in container.demux(stream):
-        try:
-            frames = packet.decode()
-        except av.InvalidDataError:
-            continue
-        for frame in frames:
-            length = (frame.duration or 0) * base
-            if frame.pts is None or extent.start is None:
-                begins, expected = expected, expected + (length or step)
-            else:
-                begins = (frame.pts - extent.start) * base
-                expected = begins + length
-            yield _TimedFrame(frame, begins, expected)
+    for frame in intact_frames(container, stream):
+        length = (frame.duration or 0) * base
+        if frame.pts is None or extent.start is None:
+            begins, expected = expected, expected + (length or step)
+        else:
+            begins = (frame.pts - extent.start) * base
+            expected = begins + length
+        yield _TimedFrame(frame, begins, expected)
 
 
 # No protocol is accepted: the library reads bytes and cannot open anything by itself.

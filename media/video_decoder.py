@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from media.child_process import ChildDied, ChildHangs, ChildProcess, format_status
+from media.child_process import ChildDied, ChildHangs, ChildOwner, ChildProcess, format_status
 from media.errors import DecoderUnavailable, MediaError, UndecidedVideo
 from media.media_paths import FrameSize, frame_cache_path, frame_shape, staged_files
 from media.timed_texts import FileTexts
@@ -22,26 +22,15 @@ _PIXEL = bytes.fromhex(
 )
 
 
-class VideoDecoder:
-    """Decoder of videos, one by one, in a child process; a context manager, and not thread-safe.
+class VideoDecoder(ChildOwner):
+    """Decoder of videos, one by one, in a child process.
 
     ``nice`` is added to the priority's number of the child.
     """
 
     def __init__(self, limits: VideoLimits | None = None, *, nice: int = 0) -> None:
         self.limits = limits or VideoLimits()
-        self._child = ChildProcess("media.decoder_process", "decoder", nice=nice)
-
-    @property
-    def child_pid(self) -> int | None:
-        """Process ID of the child, which may have died; None before the first video and after a failure."""
-        return self._child.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(ChildProcess("media.decoder_process", "decoder", nice=nice))
 
     def decode(
         self,
@@ -115,10 +104,6 @@ class VideoDecoder:
             "limits": {**asdict(self.limits), "timeout_seconds": timeout},
         }
         self._request(request, name)
-
-    def close(self) -> None:
-        """End the child process."""
-        self._child.end()
 
     def _request(self, request: dict[str, Any], name: str) -> dict[str, Any]:
         child = self._child

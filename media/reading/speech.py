@@ -25,7 +25,7 @@ from faster_whisper import WhisperModel
 from faster_whisper.transcribe import Segment, Word
 from faster_whisper.vad import get_vad_model
 
-from media.pyav_decoding import OpenVideo
+from media.pyav_decoding import OpenVideo, intact_frames
 from media.reading.reader_packages import FASTER_WHISPER, TINY_EN, describe_model
 from media.reading.video_reader import SourceReading
 from media.timed_texts import TimedText, clean_text
@@ -208,20 +208,15 @@ def windows(timed: Iterable[tuple[float | None, Sound]]) -> Iterator[tuple[float
 def _pieces(container: InputContainer, stream: AudioStream) -> Iterator[tuple[float | None, Sound]]:
     """Decode the sound, and yield its pieces with their times, skipping damaged packets."""
     resampler = AudioResampler("flt", "mono", _RATE)
-    for packet in container.demux(stream):
+    for frame in intact_frames(container, stream):
+        time = frame.time
         try:
-            frames = packet.decode()
-        except av.InvalidDataError:
-            continue
-        for frame in frames:
-            time = frame.time
-            try:
-                resampled = resampler.resample(frame)
-            except ValueError:  # the sound changes its rate or layout
-                resampler = AudioResampler("flt", "mono", _RATE)
-                resampled = resampler.resample(frame)
-            for each in resampled:
-                yield time, each.to_ndarray()[0]
-                time = None
+            resampled = resampler.resample(frame)
+        except ValueError:  # the sound changes its rate or layout
+            resampler = AudioResampler("flt", "mono", _RATE)
+            resampled = resampler.resample(frame)
+        for each in resampled:
+            yield time, each.to_ndarray()[0]
+            time = None
     for each in resampler.resample(None):
         yield None, each.to_ndarray()[0]

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from cinestrata_schemas.choice_types import TextSource
-from media.child_process import ChildDied, ChildHangs, ChildProcess, format_status
+from media.child_process import (
+    LOWEST_PRIORITY,
+    ChildDied,
+    ChildHangs,
+    ChildOwner,
+    ChildProcess,
+    format_status,
+)
 from media.errors import UndecidedVideo
 from media.timed_texts import TimedText
 from media.video_limits import VideoLimits
 
 _MAX_VIDEOS = 50  # per child
 _GRACE_SECONDS = 1.0
-_NICE = 19
 _TICK_SECONDS = 2.0
 _SILENCE_SECONDS = 600.0  # without a sign of progress; the lowest priority waits long on a busy machine
 # Where models that are not packaged are kept, and whether they may be downloaded.
@@ -40,8 +46,8 @@ class SourceReading(NamedTuple):
 VideoReading = dict[TextSource, SourceReading]
 
 
-class VideoReader:
-    """Reader of the speech and the text in videos, one by one, in a child process; not thread-safe.
+class VideoReader(ChildOwner):
+    """Reader of the speech and the text in videos, one by one, in a child process.
 
     Args:
         limits: ``memory_bytes`` is that of the packaged models; others have no limit.
@@ -49,23 +55,10 @@ class VideoReader:
 
     def __init__(self, limits: VideoLimits | None = None) -> None:
         self.limits = limits or VideoLimits()
-        self._child = ChildProcess("media.reading.reader_process", "reader", _HUB_VARIABLES, _NICE)
+        super().__init__(
+            ChildProcess("media.reading.reader_process", "reader", _HUB_VARIABLES, LOWEST_PRIORITY)
+        )
         self._videos = 0  # read by the child
-
-    @property
-    def child_pid(self) -> int | None:
-        """Process ID of the child, which may have died; None before the first video and after a failure."""
-        return self._child.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the child process."""
-        self._child.end()
 
     def read(
         self,

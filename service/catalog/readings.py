@@ -44,6 +44,11 @@ def readable_sources(read: str | None, sources: Sequence[ReadSource] = READ_SOUR
     return [source for source in sources if source in names_to_read(read) and not problems.get(source)]
 
 
+def is_any_pending(session: Session) -> bool:
+    """Check whether a video is still to be read."""
+    return session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is not None
+
+
 def queue_unread(
     session: Session, videos: ColumnElement[bool], sources: Iterable[ReadSource], *, subtitled: bool = False
 ) -> None:
@@ -115,7 +120,7 @@ def read_unfinished(session: Session) -> dict[str, ReadingProgress]:
     Counting visits each video of such a domain, so the counts are kept for ``KEPT_TIMES`` as long as it took.
     """
     global _unfinished
-    if session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
+    if not is_any_pending(session):
         return {}
     began = time.monotonic()
     if began >= _unfinished[0]:

@@ -24,12 +24,20 @@ from sqlalchemy import ColumnElement, func, or_, select, update
 from cinestrata_schemas.choice_types import ReadSource, TextSource
 from cinestrata_schemas.uris import redact_uri
 from media import DecoderUnavailable, MediaError, VideoDecoder, VideoLimits
+from media.child_process import LOWEST_PRIORITY
 from media.reading import SourceReading, VideoReader
 from media.timed_texts import FileTexts
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.leases import Lease
-from service.catalog.readings import IS_NO_COPY, IS_PENDING, READ_SOURCES, queue_unread, readable_sources
+from service.catalog.readings import (
+    IS_NO_COPY,
+    IS_PENDING,
+    READ_SOURCES,
+    is_any_pending,
+    queue_unread,
+    readable_sources,
+)
 from service.catalog.tables import Passage, Reading, Task, Video
 from service.catalog.video_texts import TimedText, store_texts
 from service.core import request_limits
@@ -46,7 +54,6 @@ from service.tasks.file_texts import store_file_texts
 
 _POLL_SECONDS = 5.0
 _STOP_SECONDS = 3.0  # that a stop waits for the child to report progress; it ends with its worker
-_NICE = 19
 _BATCH_ROWS = 16  # per claim
 _MAX_ATTEMPTS = 3  # of a video that may kill the worker
 _PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
@@ -94,7 +101,7 @@ def read_queued(owner: str) -> int:
     limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
     with VideoReader() as reader:
         while not _probing_is_due() and (claim := claim_readings(owner, sources)) is not None:
-            with claim, VideoDecoder(limits, nice=_NICE) as decoder:
+            with claim, VideoDecoder(limits, nice=LOWEST_PRIORITY) as decoder:
                 for job in claim.jobs:
                     if _probing_is_due():
                         return videos
@@ -180,11 +187,12 @@ class ReadingClaim(Lease):
             if "file" in reading:  # which has shown whether there are subtitles
                 queue_unread(session, Video.vector_id == video.vector_id, readable_sources(task.read))
             stored = Passage.video_vector_id == video.vector_id, Passage.source.in_(list(texts))
-            is_stored = any(texts.values()) or session.scalar(select(func.count()).where(*stored))
-            if is_stored or carried not in (None, FileTexts()):
+            is_changed = any(texts.values()) or bool(session.scalar(select(func.count()).where(*stored)))
+            if is_changed:
                 store_texts(session, {video.vector_id: texts}, is_read=True)
-                is_changed = video.extra != metadata
-                count_edit(session, task.id, [video.vector_id], captions=False, metadata=is_changed)
+            if is_changed or carried not in (None, FileTexts()):
+                has_metadata = video.extra != metadata
+                count_edit(session, task.id, [video.vector_id], captions=False, metadata=has_metadata)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -217,7 +225,7 @@ def claim_readings(owner: str, sources: Collection[ReadSource]) -> ReadingClaim 
     A video that was claimed before, and may have killed its worker, is claimed alone.
     """
     with session_scope() as session:  # without a lock while there is nothing to do
-        if session.scalar(select(Reading.source).where(IS_PENDING).limit(1)) is None:
+        if not is_any_pending(session):
             return None
     token = secrets.randbits(62)
     jobs: dict[tuple[int, bool], ReadingJob] = {}
