@@ -277,6 +277,11 @@ class SearchSnapshot:
         return list(dict.fromkeys(map(self.lineages.__getitem__, tasks)))
 
     @cached_property
+    def _tasks(self) -> Mapping[str, str]:
+        """ID of the task of each searchable shard, by key; a search looks up those of all."""
+        return {key: task_of(key) for key in self.shards}
+
+    @cached_property
     def lineage_indices(self) -> npt.NDArray[np.intp]:
         """Index of each searchable task's lineage in :attr:`distinct_lineages`, ``[T]``."""
         return np.array(
@@ -332,7 +337,7 @@ class SearchSnapshot:
 
         Returns:
             For each text, the log weights of its tasks, likeliest first, where those of one lineage sum to one; bounded
-            evidence for these tasks, which ranks results, in nats; and how well the tasks of each lineage know it.
+            log-odds of these tasks, which rank results; and how well the tasks of each lineage know it.
         """
         if not all(tasks):
             raise Unavailable("None of these tasks can be searched now.", DEGRADED_RETRY_SECONDS)
@@ -343,14 +348,13 @@ class SearchSnapshot:
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
             indices = np.array([self.router_indices[task] for task in task_ids], np.int64)
-            columns = {
-                each: [position for position, task in enumerate(task_ids) if self.lineages[task] is each]
-                for each in self.lineages_of(task_ids)
-            }
+            columns = {each: list[int]() for each in self.lineages_of(task_ids)}
+            for position, task in enumerate(task_ids):
+                columns[self.lineages[task]].append(position)
             captions = np.zeros((len(numbers), len(task_ids)), np.float32)
             for lineage, positions in columns.items():
                 tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
-                of_lineage = [task_of(task_ids[position]) for position in positions]
+                of_lineage = [self._tasks[task_ids[position]] for position in positions]
                 evidence = lineage.query_vectors.encoder.routing_evidence(tokens, of_lineage)
                 if evidence is not None:
                     captions[:, positions] = evidence
