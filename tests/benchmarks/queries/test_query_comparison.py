@@ -181,7 +181,7 @@ def test_a_weight_is_fitted_on_the_other_half_of_the_videos() -> None:
     assert 10 < HALVES.sum() < 30
     right = np.eye(len(VIDEOS)) * 9
     wrong = np.roll(right, 1, axis=1)
-    # BM25 finds the videos of the first half only, looks those of the second half only.
+    # BM25 finds the videos of the first half only, the visual score those of the second half only.
     full_text, visual = (np.where((half == HALVES)[:, None], right, wrong) for half in (0, 1))
     candidates = [0.2, 0.8]
     weights = fit_weights(

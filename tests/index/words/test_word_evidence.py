@@ -343,14 +343,14 @@ def test_evidence_falls_with_frequency_other_forms_and_missing_words() -> None:
     ],
 )
 def test_evidence_follows_the_formula(strengths: list[float], frequencies: list[int], passages: int) -> None:
-    masses = [
+    weights = [
         math.log1p((passages + 1000 - frequency + 0.5) / (frequency + 0.5)) for frequency in frequencies
     ]
-    mass = sum(masses)
-    shared = sum(m for m, strength in zip(masses, strengths, strict=True) if strength)
+    weight = sum(weights)
+    shared = sum(each for each, strength in zip(weights, strengths, strict=True) if strength)
     form = 0.6 if 0.9 in strengths else 1.0
-    completeness = max(0.0, (shared / mass - 0.8) / 0.2)
-    expected = 0.6 * completeness * min(0.5 * shared + 25 * form * min(1, mass / 6), 40)
+    completeness = max(0.0, (shared / weight - 0.8) / 0.2)
+    expected = 0.6 * completeness * min(0.5 * shared + 25 * form * min(1, weight / 6), 40)
     log_odds, says_it = passage_evidence(np.array([strengths]), GIVEN, np.array(frequencies), passages)
     assert log_odds[0] == pytest.approx(expected, rel=1e-5)
     assert says_it[0] == (all(strengths) and expected >= 6)
