@@ -7,12 +7,10 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from service.catalog.tables import Task
 from service.core.settings import settings
 from tests.audited_changes import audit_entries
 from tests.cli.invocation import run
+from tests.index.disk_faults import no_file_beyond
 
 
 def _ready() -> set[str]:
@@ -86,16 +85,6 @@ def test_backup_is_readable_for_its_owner_only(two: ShardStore, tmp_path: Path, 
     assert restored.exit_code == 0, restored.output
 
 
-@contextmanager
-def _no_file_beyond(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".tar"])
 def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str) -> None:
@@ -104,14 +93,14 @@ def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str)
     files = [path for path in place.rglob("*") if path.is_file()]
     sizes = sorted({path.stat().st_size for path in files})
     for size in sizes:
-        with _no_file_beyond(size - 1):
+        with no_file_beyond(size - 1):
             outcome = run("snapshot", place / f"copy{suffix}")
         assert outcome.exit_code == 1
         assert "The backup failed" in outcome.output
         assert [path.name for path in place.iterdir()] == [f"whole{suffix}"]
     if not suffix:
         for size in sizes:
-            with _no_file_beyond(size - 1):
+            with no_file_beyond(size - 1):
                 outcome = run("restore", place / "whole", "--data", tmp_path / "other")
             assert outcome.exit_code == 1, size
             assert not (tmp_path / "other" / "index").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -42,3 +43,14 @@ def fail_at(
         for name in names:
             patch.setattr(os, name, counted(name))
         yield calls
+
+
+@contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """Limit, in the kernel, the size of every file that this process writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -291,14 +291,20 @@ def _ids(store: ShardStore) -> list[int]:
     return open_shard_of(store).ids.tolist()
 
 
-def test_undone_upgrade_restores_the_shard_without_videos_deleted_since(
-    store: ShardStore, publish_task: Callable, upgrade: Callable, unit: Callable
-) -> None:
+@pytest.fixture
+def two_tasks(store: ShardStore, publish_task: Callable, unit: Callable) -> Manifest:
+    """Publish two tasks; the first has an append and a deleted video."""
     publish_task(store, "a", [1, 5, 9])
     append(store, [20, 21], unit(2, 3))
     store.delete([5])
     publish_task(store, "b", [2, 6])
-    before, vectors = store.manifest(), open_shard_of(store).vectors(open_shard_of(store).ids)
+    return store.manifest()
+
+
+def test_undone_upgrade_restores_the_shard_without_videos_deleted_since(
+    store: ShardStore, two_tasks: Manifest, upgrade: Callable
+) -> None:
+    before, vectors = two_tasks, open_shard_of(store).vectors(open_shard_of(store).ids)
     after = upgrade(store, [1, 9, 20, 21])
     assert list(after.shards) == ["a", "b"], "the task keeps its place"
     assert _ids(store) == [1, 9, 20, 21]
@@ -352,14 +358,8 @@ def test_compaction_keeps_the_replaced_shard_and_audits_name_its_damage(
 
 
 def test_partial_upgrade_leaves_the_other_videos_in_their_shard(
-    store: ShardStore, publish_task: Callable, write: Callable, unit: Callable
+    store: ShardStore, two_tasks: Manifest, write: Callable
 ) -> None:
-    publish_task(store, "a", [1, 5, 9])
-    append(store, [20, 21], unit(2, 3))
-    store.delete([5])
-    publish_task(store, "b", [2, 6])
-    before = store.manifest()
-
     def live() -> dict[str, list[int]]:
         snapshot = IndexSnapshot.open(store)
         shards = {
@@ -375,7 +375,7 @@ def test_partial_upgrade_leaves_the_other_videos_in_their_shard(
         store.publish(release=release, shards=[shard], upgrades=True, partial=True, **fields)
         return f"a~{shard.id[:12]}"
 
-    first = f"a~{before.shards['a'].id[:12]}"
+    first = f"a~{two_tasks.shards['a'].id[:12]}"
     second = upgrade([1, 20], 7)
     assert live() == {"a": [1, 20], "b": [2, 6], first: [9, 21]}
     store.delete([21], task="a")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -19,7 +18,7 @@ from index.files.durable_files import exclusive_lock, hash_files
 from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from tests.index.disk_faults import fail_at
+from tests.index.disk_faults import fail_at, no_file_beyond
 
 
 def _is_free(path: Path) -> bool:
@@ -98,17 +97,6 @@ def test_changed_folder_is_not_intact(folder: Path, change: str) -> None:
         assert verified.is_intact(folder, files), "it is restored"
 
 
-@contextmanager
-def _no_file_beyond(size: int) -> Iterator[None]:
-    """Limit, in the kernel, the size of every file that this process writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def _full_at(number: int | None) -> AbstractContextManager[list[str]]:
     """Report a full disk in one of the calls that write to it."""
     error = partial(OSError, errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -137,12 +125,12 @@ def test_full_disk_keeps_last_generation(store: ShardStore, publish_task: Callab
     sizes = sorted(path.stat().st_size for path in written)
     assert len(sizes) == 4
     for size in sizes:
-        with _no_file_beyond(size - 1), pytest.raises(OSError, match="File too large"):
+        with no_file_beyond(size - 1), pytest.raises(OSError, match="File too large"):
             _publish(store, write)
         assert store.manifest() == before
         assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a"], {})
         assert _incomplete_files(store) == []
-    with _no_file_beyond(sizes[-1]):
+    with no_file_beyond(sizes[-1]):
         _publish(store, write)
     assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a", "b"], {})
 

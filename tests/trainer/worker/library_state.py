@@ -26,7 +26,7 @@ from service.tasks import commands, lifecycle
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from trainer.published_library import Library
-from trainer.worker import append_job, learning_job
+from trainer.worker import append_job, learning_job, shared_embedding
 
 
 def run_job(task: str) -> TaskDetails:
@@ -106,6 +106,24 @@ def call_before(patch: pytest.MonkeyPatch, owner: Any, name: str, action: Callab
         return original(*given, **options)
 
     patch.setattr(owner, name, call)
+
+
+def help_once(patch: pytest.MonkeyPatch, task: str) -> list[int]:
+    """Let another worker embed all free chunks of a task once they are planned, two videos each.
+
+    Returns the number of unfinished chunks before and after that, once it has happened.
+    """
+    patch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
+    helped: list[int] = []
+
+    def embed_free_chunks() -> None:
+        if not helped:
+            helped.append(lifecycle.read_totals(task, "indexing").unfinished)
+            shared_embedding.embed_free_chunks(task, "helper")
+            helped.append(lifecycle.read_totals(task, "indexing").unfinished)
+
+    call_before(patch, shared_embedding, "read_totals", embed_free_chunks)
+    return helped
 
 
 def post_append(

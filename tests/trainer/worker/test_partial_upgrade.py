@@ -21,13 +21,13 @@ from service.core.list_parameters import FeedbackFilters
 from service.core.settings import settings
 from service.library.deletion import compact, delete_task, delete_videos, storage_usage
 from service.library.video_changes import give_feedback, list_feedback
-from service.tasks import commands, lifecycle, upgrades
+from service.tasks import commands, upgrades
 from service.tasks.lifecycle import state_machine
 from tests.cli.invocation import run
 from tests.trainer.worker.library_state import (
-    call_before,
     catalog_vector_ids,
     expire_leases,
+    help_once,
     learn,
     open_store,
     post_append,
@@ -169,18 +169,9 @@ def test_killed_partial_upgrade_continues(learned_task: str, monkeypatch: pytest
 
 
 def test_other_workers_embed_what_can_be_read(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
     lose("day", 1, 3)
     upgrade = post_upgrade(learned_task, partial=True)
-    helped: list[int] = []
-
-    def help_once() -> None:
-        if not helped:
-            helped.append(lifecycle.read_totals(upgrade, "indexing").unfinished)
-            shared_embedding.embed_free_chunks(upgrade, "helper")
-            helped.append(lifecycle.read_totals(upgrade, "indexing").unfinished)
-
-    call_before(monkeypatch, shared_embedding, "read_totals", help_once)
+    helped = help_once(monkeypatch, upgrade)
     learn(upgrade)
     assert helped == [2, 0]
     require_same_videos(learned_task)

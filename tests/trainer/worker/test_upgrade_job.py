@@ -26,7 +26,7 @@ from service.library.library_listing import list_tasks
 from service.library.recall_matrix import read_recall_matrix
 from service.library.release_serving import serve_release
 from service.library.video_changes import give_feedback, list_feedback
-from service.tasks import commands, lifecycle, upgrades
+from service.tasks import commands, upgrades
 from service.tasks.lifecycle import Publication, state_machine
 from tests.cli.invocation import run
 from tests.trainer.worker.library_state import (
@@ -35,6 +35,7 @@ from tests.trainer.worker.library_state import (
     die_after,
     die_before,
     expire_leases,
+    help_once,
     interrupt,
     learn,
     open_store,
@@ -47,7 +48,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.published_library import Library
-from trainer.worker import append_job, learning_job, shared_embedding
+from trainer.worker import append_job, learning_job
 
 Post = Callable[..., str]
 
@@ -395,18 +396,8 @@ def test_cancelled_upgrade_and_one_of_a_deleted_domain_leave_no_trace(
 def test_other_workers_embed_an_upgrade_with_its_encoder(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks of two videos; a helper embeds all that are free once they are planned."""
-    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
     upgrade = post_upgrade(learned_task)
-    helped: list[int] = []
-
-    def help_once() -> None:
-        if not helped:
-            helped.append(lifecycle.read_totals(upgrade, "indexing").unfinished)
-            shared_embedding.embed_free_chunks(upgrade, "helper")
-            helped.append(lifecycle.read_totals(upgrade, "indexing").unfinished)
-
-    call_before(monkeypatch, shared_embedding, "read_totals", help_once)
+    helped = help_once(monkeypatch, upgrade)
     learn(upgrade)
     assert helped == [3, 0]
     require_same_videos(learned_task)
