@@ -37,7 +37,6 @@ from service.core import tracing
 from service.core.process_setup import configure_logging
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
-from service.search.search_rate import SearchRate
 
 # Videos are compressed already, and byte ranges must keep their offsets.
 _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "multipart/byteranges")
@@ -58,13 +57,11 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.query_service.start()
-        app.state.search_rate.start()
         limit_request_threads()
         recording = asyncio.create_task(authenticator.record_failures())
         yield
         recording.cancel()
         await run_in_threadpool(authenticator.record_waiting_failures)
-        app.state.search_rate.close()
         app.state.query_service.close()
 
     app = FastAPI(
@@ -83,7 +80,6 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.query_service = query_service
-    app.state.search_rate = SearchRate()
     app.state.settings = configured
     app.state.authenticator = authenticator
     for router in (

@@ -14,7 +14,6 @@ from api.routes import RESOURCE_ROUTERS
 from service.access.audit_log import command_line_actor
 from service.access.credentials import Principal
 from service.core.settings import Settings
-from service.search.search_rate import SearchRate
 
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine
@@ -38,14 +37,8 @@ class _OperatorState(State):
     """Application state; the first search loads the search engine."""
 
     def __init__(self, settings: Settings, follow_index: bool) -> None:
-        super().__init__(
-            {
-                "settings": settings,
-                "follow_index": follow_index,
-                "authenticator": _OperatorAuthenticator(),
-                "search_rate": SearchRate(),
-            }
-        )
+        authenticator = _OperatorAuthenticator()
+        super().__init__({"settings": settings, "follow_index": follow_index, "authenticator": authenticator})
 
     @cached_property
     def query_service(self) -> SearchEngine:

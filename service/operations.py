@@ -141,7 +141,7 @@ def _finish(
             record_worker_error(session, process_name(), f"Maintenance job {job_id}: {error}")
 
 
-def operations_status(searches: operations.SearchLoad) -> operations.OperationsStatus:
+def operations_status() -> operations.OperationsStatus:
     """Collect the state of operation."""
     with session_scope() as session:
         at = now(session)
@@ -178,7 +178,6 @@ def operations_status(searches: operations.SearchLoad) -> operations.OperationsS
         ]
     free, total = disk_space()
     return operations.OperationsStatus(
-        searches=searches,
         waiting=len(waiting),
         queue=queue,
         messages={name: broker.queue_length(name) for name in (broker.CPU_QUEUE, broker.GPU_QUEUE)},

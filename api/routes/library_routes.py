@@ -127,12 +127,9 @@ _MEDIA_TYPE = "application/x-tar"
 
 @operation_router.get("/operations", operation_id="get_operations")
 @requires("admin")
-def get_operations(request: Request, _parameters: NoParameters) -> OperationsStatus:
-    """Return the state of operation: workers, queue, running tasks, jobs, disk space and search load.
-
-    The search load is that of the responding process; `/metrics` covers every process.
-    """
-    return operations.operations_status(request.app.state.search_rate.read())
+def get_operations(_parameters: NoParameters) -> OperationsStatus:
+    """Return the state of operation: workers, queue, running tasks, jobs and disk space."""
+    return operations.operations_status()
 
 
 @operation_router.post("/maintenance", status_code=202, operation_id="start_job")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from cinestrata_schemas.operations import JobSpec, SearchLoad
+from cinestrata_schemas.operations import JobSpec
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.leases import acquire, process_name, report_worker, sweep_worker_reports
@@ -18,9 +18,8 @@ from service.catalog.operation_tables import LeaseRow, MaintenanceJob, WorkerRep
 from service.catalog.tables import Event
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
-from service.library import deletion, prometheus_metrics
+from service.library import deletion
 from service.operations import list_jobs, operations_status, run_job, send_due_jobs, start_job
-from service.search.search_rate import SearchRate
 from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
 from tests.service.search.caption_library import Library
@@ -98,9 +97,6 @@ def test_invalid_jobs_are_refused(sqlite_catalog: Settings) -> None:
     assert list_jobs() == []
 
 
-IDLE = SearchLoad(seconds=1, searches=0, per_minute=0, p95_seconds=None)
-
-
 def test_running_and_waiting_tasks_are_shown(
     catalog: Settings, post_probed: Callable[..., TaskDetails]
 ) -> None:
@@ -118,7 +114,7 @@ def test_running_and_waiting_tasks_are_shown(
                 "videos_per_second": 2.0,
             }
             session.add(Event(task_id=first.id, at=at + timedelta(seconds=step), kind="progress", data=data))
-    status = operations_status(IDLE)
+    status = operations_status()
     assert ([task.id for task in status.queue], status.waiting) == ([second.id], 1)
     (running,) = status.running
     assert (running.id, running.state, len(running.points)) == (first.id, "training", 200)
@@ -126,7 +122,7 @@ def test_running_and_waiting_tasks_are_shown(
     assert running.points[-1].videos_per_second == 2
     assert [point.at for point in running.points] == sorted(point.at for point in running.points)
     claim.fail("Training diverged.")
-    (worker,) = operations_status(IDLE).workers
+    (worker,) = operations_status().workers
     assert (worker.name, worker.error) == ("host:7", "Task 'a': Training diverged.")
 
 
@@ -134,27 +130,12 @@ def test_dead_workers_are_marked_and_forgotten(catalog: Settings) -> None:
     with session_scope(write=True) as session:
         report_worker(session, 123)
         report_worker(session, 456)
-    (worker,) = operations_status(IDLE).workers
+    (worker,) = operations_status().workers
     assert (worker.name, worker.alive, worker.free_bytes) == (process_name(), True, 456)
     with session_scope(write=True) as session:
         session.execute(update(WorkerReport).values(seen_at=now(session) - timedelta(minutes=2)))
-    assert not operations_status(IDLE).workers[0].alive
+    assert not operations_status().workers[0].alive
     with session_scope(write=True) as session:
         session.execute(update(WorkerReport).values(seen_at=now(session) - timedelta(days=2)))
         sweep_worker_reports(session)
-    assert operations_status(IDLE).workers == []
-
-
-def test_search_load_counts_searches_since_the_oldest_sample() -> None:
-    prometheus_metrics.SEARCH_SECONDS.labels("total").observe(0.3)  # before the window
-    rate = SearchRate()
-    assert (rate.read().searches, rate.read().p95_seconds) == (0, None)
-    for _ in range(19):
-        prometheus_metrics.SEARCH_SECONDS.labels("total").observe(0.004)
-    prometheus_metrics.SEARCH_SECONDS.labels("total").observe(9.0)
-    load = rate.read()
-    assert load.searches == 20
-    assert load.p95_seconds == pytest.approx(0.005)
-    for _ in range(20):
-        prometheus_metrics.SEARCH_SECONDS.labels("total").observe(9.0)
-    assert rate.read().p95_seconds == 2.5  # the largest bound of the histogram
+    assert operations_status().workers == []

@@ -1,8 +1,8 @@
-// The section "Operations" of the library page: load, queue, running tasks, workers, maintenance and webhooks.
+// The section "Operations" of the library page: queue, running tasks, workers, maintenance and webhooks.
 
 import { api } from "../api_client.js";
 import { $, el, setText } from "../dom.js";
-import { bytes, count, duration, percent, timeAgo } from "../formatting.js";
+import { bytes, count, percent, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
 import { drawQueue } from "./queue_list.js";
@@ -60,16 +60,7 @@ function draw(status) {
   drawJobs(status);
 }
 
-function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes: total, workers }) {
-  setText($("op-rate"), searches.per_minute.toLocaleString());
-  setText(
-    $("op-rate-note"),
-    `${count(searches.searches, "search", "searches")} in ${duration(searches.seconds)}`,
-  );
-  setText(
-    $("op-p95"),
-    searches.p95_seconds === null ? "–" : `${(1000 * searches.p95_seconds).toFixed(1)} ms`,
-  );
+function drawTiles({ waiting, messages, free_bytes: free, total_bytes: total, workers }) {
   setText($("op-waiting"), waiting.toLocaleString());
   const lengths = Object.entries(messages).map(([name, length]) => `${name} ${length ?? "no response"}`);
   setText($("op-messages"), `broker: ${lengths.join(", ")}`);

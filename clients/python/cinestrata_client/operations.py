@@ -343,7 +343,7 @@ class Operations:
 
     @operation("GET", "/operations")
     def get_operations(self) -> operations.OperationsStatus:
-        """Return the state of operation: workers, queue, running tasks, jobs, disk space and search load."""
+        """Return the state of operation: workers, queue, running tasks, jobs and disk space."""
 
     @operation("POST", "/maintenance")
     def start_job(self, body: operations.JobSpec) -> operations.JobDetails:

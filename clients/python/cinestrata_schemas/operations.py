@@ -98,19 +98,9 @@ class RunningTask(ResponseModel):
     points: list[TrainingPoint] = Field(description="The last reports, at most 200, oldest first.")
 
 
-class SearchLoad(ResponseModel):
-    """Searches of the responding process in the last minutes."""
-
-    seconds: float = Field(description="Length of the measured period, at most five minutes.")
-    searches: int
-    per_minute: float
-    p95_seconds: float | None = Field(description="95th percentile of times; null without searches.")
-
-
 class OperationsStatus(ResponseModel):
     """State of operation. The lists are bounded."""
 
-    searches: SearchLoad
     waiting: int = Field(description="Number of tasks waiting for a worker.")
     queue: list[QueuedTask] = Field(description="The first 20 waiting tasks in queue order.")
     messages: dict[str, int | None] = Field(description="Messages in each queue; null if no broker responds.")
