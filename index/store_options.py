@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 EXACT_ROWS = 250_000
-ANN_KINDS = ("ivf", "hnsw", "sq8")
+ANN_KINDS = ("ivf", "sq8")
 
 Device = Literal["cpu", "cuda", "auto"]
 

@@ -33,9 +33,9 @@ _RESTORE = "restore it from a backup"
 class AnnStructure:
     """The ANN structure for a large segment, and the measurement that admitted it (``index.scanning.ann_index``)."""
 
-    kind: str  # ivf, hnsw, sq8, or flat: no structure passed, and every vector is scanned
-    # search effort: lists to probe, length of the queue, or multiple of k, depending on the kind
-    parameter: int
+    # ivf, sq8, or flat: no structure passed, and every vector is scanned, as with hnsw, a kind of earlier versions
+    kind: str
+    parameter: int  # search effort: lists to probe, or multiple of k, depending on the kind
     recall: float  # share of the exact results that it returns; the minimum over the measured depths
     target: float  # required recall
     depth: int  # maximum number of results that it returns; deeper searches are exact

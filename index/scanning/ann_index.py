@@ -2,8 +2,6 @@
 
     ivf    k-means lists of 8-bit codes; the ``parameter`` nearest lists are probed (Jégou, Douze, Schmid, "Product
            quantization for nearest neighbor search", TPAMI 2011)
-    hnsw   a graph over the exact vectors, traversed with a queue of length ``parameter`` (Malkov, Yashunin, "Efficient
-           and robust approximate nearest neighbor search using hierarchical navigable small world graphs", TPAMI 2020)
     sq8    every vector with 8 bits per dimension; the ``parameter`` · k best are compared exactly
 
 A structure only proposes candidate rows. Their scores are computed from the exact vectors.
@@ -34,14 +32,10 @@ from index.scanning.exact_scan import ExactScan, RowHits, search_index
 from index.store_options import AnnPolicy
 
 DEPTH = 100  # maximum number of results from a structure; deeper searches are exact
-MIN_PARAMETER = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}
 
-_MAX_PARAMETER = {"hnsw": 4096, "sq8": 32}
+_MAX_MULTIPLE = 32  # of k, for sq8
 _MAX_WORK = 0.5  # share of an exact scan; a structure that saves less is not worth its storage
-_GRAPH_LINKS = 32  # per node
-_LINK_COST = 4  # following a link costs as much as reading this many vectors in order
-_GRAPH_BUILD_QUEUE = 128
-_CANDIDATES_PER_RESULT = 4  # where 8-bit codes rank the candidates
+_CANDIDATES_PER_RESULT = 4  # of ivf
 _MAX_LISTS, _KMEANS_ROUNDS = 8192, 10
 _MAX_KMEANS_VECTORS = 262_144  # and at most 64 per list
 _BLOCK_ROWS = 65_536  # vectors converted to float32 at a time
@@ -56,27 +50,21 @@ class AnnIndex:
         self._kind = kind
         self._index = index
         self._exact = exact
-        if kind == "hnsw" and index.storage is None:  # read from its file
-            index.storage, index.own_fields = exact.flat, False
 
     def find_candidates(self, query: Vectors, k: int, parameter: int) -> RowHits:
         """Find up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them."""
-        k = min(k, self._exact.count)
         options: Any = None
         if self._kind == "ivf":
             options = faiss.SearchParametersIVF()
             options.nprobe = parameter
-        elif self._kind == "hnsw":
-            options = faiss.SearchParametersHNSW()  # type: ignore[attr-defined]
-            options.efSearch = max(parameter, k)
-        return search_index(self._index, query, k, options)
+        return search_index(self._index, query, min(k, self._exact.count), options)
 
     def search(self, query: Vectors, parameter: int) -> RowHits:
         """Find the :data:`DEPTH` best candidates, with exact scores; ties are ordered by row.
 
         The depth is fixed so that a longer result always begins with the shorter one.
         """
-        wanted = DEPTH * {"ivf": _CANDIDATES_PER_RESULT, "hnsw": 1, "sq8": parameter}[self._kind] + 1
+        wanted = DEPTH * (_CANDIDATES_PER_RESULT if self._kind == "ivf" else parameter) + 1
         while True:
             rows, ranks = self.find_candidates(query, wanted, parameter)
             best, scores = self._exact.search_rows(query, rows, DEPTH)
@@ -87,26 +75,19 @@ class AnnIndex:
 
     def parameters(self, queries: Vectors) -> Iterator[int]:
         """Yield the parameters to try, doubling, while their work, measured with queries, stays below the limit."""
-        parameter = MIN_PARAMETER[self._kind]
-        highest = self._index.nlist if self._kind == "ivf" else _MAX_PARAMETER[self._kind]
+        parameter = 1
+        highest = self._index.nlist if self._kind == "ivf" else _MAX_MULTIPLE
         while parameter <= highest and self.work(queries, parameter) <= _MAX_WORK:
             yield parameter
             parameter *= 2
 
     def work(self, queries: Vectors, parameter: int) -> float:
         """Measure how much data a search reads as a share of an exact scan, averaged over ``queries [n, dim]``."""
-        count = self._exact.count
         if self._kind == "sq8":
             return float(self._index.code_size / self._exact.code_size)
-        if self._kind == "ivf":
-            _, lists = self._index.quantizer.search(queries, parameter)
-            sizes = np.array([self._index.invlists.list_size(i) for i in range(self._index.nlist)])
-            return float(sizes[lists].sum(axis=1).mean() + self._index.nlist) / count
-        statistics: Any = faiss.cvar.hnsw_stats  # type: ignore[attr-defined]
-        statistics.reset()
-        for query in queries:
-            self.find_candidates(query, DEPTH, parameter)
-        return float(_LINK_COST * statistics.ndis / len(queries) / count)
+        _, lists = self._index.quantizer.search(queries, parameter)
+        sizes = np.array([self._index.invlists.list_size(i) for i in range(self._index.nlist)])
+        return float(sizes[lists].sum(axis=1).mean() + self._index.nlist) / self._exact.count
 
 
 def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lambda: None) -> Any:
@@ -121,9 +102,6 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
         index.cp.spherical, index.cp.niter = True, _KMEANS_ROUNDS
         index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, 64
         sample = min(64 * lists, _MAX_KMEANS_VECTORS)
-    elif kind == "hnsw":
-        index = faiss.IndexHNSWSQ(dim, faiss.ScalarQuantizer.QT_fp16, _GRAPH_LINKS, product)  # type: ignore[arg-type]
-        index.hnsw.efConstruction = _GRAPH_BUILD_QUEUE
     else:
         index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit_uniform, product)
     chosen = np.random.default_rng(_SEED).permutation(count)[:sample]
@@ -134,23 +112,13 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
     return index
 
 
-def write_ann(kind: str, index: Any, write: Callable[[bytes], object]) -> None:
-    """Write an ANN structure; a graph goes without its vectors, which have their own file."""
-    flags = faiss.IO_FLAG_SKIP_STORAGE if kind == "hnsw" else 0
-    faiss.write_index(index, faiss.PyCallbackIOWriter(write), flags)  # type: ignore[attr-defined]
-
-
 def open_ann(path: Path, kind: str, exact: ExactScan) -> AnnIndex:
     """Map an ANN structure's file; raises RuntimeError for a damaged one, ValueError for one of other vectors."""
     flags = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
     index: Any = faiss.read_index(str(path), flags)
-    types = {
-        "ivf": faiss.IndexIVFScalarQuantizer,
-        "hnsw": faiss.IndexHNSWSQ,
-        "sq8": faiss.IndexScalarQuantizer,
-    }
-    same_shape = (index.ntotal, index.d) == (exact.count, exact.dim)
-    if not same_shape or not isinstance(index, types.get(kind, ())):
+    expected = faiss.IndexIVFScalarQuantizer if kind == "ivf" else faiss.IndexScalarQuantizer
+    is_expected = isinstance(index, expected) and (index.ntotal, index.d) == (exact.count, exact.dim)
+    if not is_expected:
         raise ValueError(f"it is not the {kind} structure of {exact.count} vectors")
     if kind == "ivf":
         # FAISS would start 32 threads per search to read ahead, which takes ten times as long as the search.
@@ -209,8 +177,8 @@ def choose_structure(
             recall = recall_at(parameter)
             if (
                 recall >= policy.target
-            ):  # so does a smaller parameter, perhaps, above the last one that did not
-                first = max(parameter // 2 + 1, MIN_PARAMETER[kind])
+            ):  # a smaller parameter, above the last one that did not, may reach it, too
+                first = parameter // 2 + 1
                 parameter = first + bisect_left(range(first, parameter), policy.target, key=recall_at)
                 return result(kind, parameter, recall_at(parameter), ann.work(queries, parameter), index)
         refused[kind] = recall

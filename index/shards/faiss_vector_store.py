@@ -18,9 +18,9 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.files import segment_files
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.scanning import exact_scan
-from index.scanning.ann_index import AnnIndex, choose_structure, open_ann, write_ann
+from index.scanning.ann_index import AnnIndex, choose_structure, open_ann
 from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches, VectorStore
-from index.store_options import AnnPolicy
+from index.store_options import ANN_KINDS, AnnPolicy
 
 
 class Segment:
@@ -67,13 +67,10 @@ class Segment:
                 raise ShardCorrupt(f"{name}: {segment_files.DESCRIPTION} contradicts the manifest")
             if not exact_scan.is_flat_index(flat) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
                 raise ShardCorrupt(f"{name}: {segment_files.VECTORS} contradicts the manifest")
-            exact, kind = exact_scan.ExactScan(flat), entry.structure.kind if entry.structure else "flat"
-            ann = (
-                open_ann(folder / segment_files.STRUCTURE, kind, exact)
-                if kind != "flat" and not gpu
-                else None
-            )
-            names = [segment_files.VECTORS, segment_files.STRUCTURE] if ann else [segment_files.VECTORS]
+            exact, ann, names = exact_scan.ExactScan(flat), None, [segment_files.VECTORS]
+            if entry.structure is not None and entry.structure.kind in ANN_KINDS and not gpu:
+                ann = open_ann(folder / segment_files.STRUCTURE, entry.structure.kind, exact)
+                names.append(segment_files.STRUCTURE)
             mapped = {str(folder / name): os.stat(folder / name) for name in names}
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
@@ -223,15 +220,12 @@ class FaissVectorStore(VectorStore):
         result = None
         if queries is not None:
             result = choose_structure(exact_scan.ExactScan(flat), queries, self._policy(), keep_alive)
-        # Through a Python file, because FAISS's own do not report bytes that a full disk refused.
-        with (folder / segment_files.VECTORS).open("wb") as file:
-            faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
+        _write_index(flat, folder / segment_files.VECTORS)
         if result is None:
             return None
         np.save(folder / segment_files.QUERIES, result.queries, allow_pickle=False)
         if result.index is not None:
-            with (folder / segment_files.STRUCTURE).open("wb") as file:
-                write_ann(result.structure.kind, result.index, file.write)
+            _write_index(result.index, folder / segment_files.STRUCTURE)
         return result.structure
 
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
@@ -243,6 +237,12 @@ class FaissVectorStore(VectorStore):
 
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> FaissShard:
         return FaissShard(segments, deleted, self._cache)
+
+
+def _write_index(index: faiss.Index, path: Path) -> None:
+    # Through a Python file, because FAISS's own do not report bytes that a full disk refused.
+    with path.open("wb") as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
 
 
 class FaissShard(SearchableShard):

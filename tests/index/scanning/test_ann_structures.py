@@ -10,30 +10,30 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 
 from index.errors import ShardCorrupt
-from index.files.manifest_format import Manifest, SegmentEntry
+from index.files.manifest_format import AnnStructure, Manifest, SegmentEntry
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.scanning.ann_index import (
     DEPTH,
     GATE_DEPTHS,
     AnnIndex,
+    GateResult,
     build_ann,
     choose_structure,
     measure_recall,
     open_ann,
-    write_ann,
 )
 from index.scanning.exact_scan import ExactScan, empty_flat_index
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard, Segment
-from index.store_options import AnnPolicy
+from index.store_options import ANN_KINDS, AnnPolicy
 
 DIM, ROWS = 12, 12_000
-ANN_KINDS = ("ivf", "hnsw", "sq8")
 
 
 def _clustered(count: int, seed: int) -> np.ndarray:
@@ -176,10 +176,9 @@ def test_ann_ties_are_ordered_by_id(kind: str, store: ShardStore) -> None:
     store.policy = AnnPolicy(exact_rows=1000, kinds=(kind,), target=0.9)
     entry = _write(store, vectors)
     assert entry.structure is not None
-    if kind != "hnsw":  # a graph of equal vectors may miss some of them
-        assert entry.structure.kind == kind
-        (hits,) = Segment.open(store.shard_folder(entry.id), entry).search_many(vectors[77:78], 9)
-        assert hits.ids.tolist() == [77, *range(500, 508)]
+    assert entry.structure.kind == kind
+    (hits,) = Segment.open(store.shard_folder(entry.id), entry).search_many(vectors[77:78], 9)
+    assert hits.ids.tolist() == [77, *range(500, 508)]
 
 
 def test_garbage_collection_keeps_segment_while_structure_is_built(store: ShardStore) -> None:
@@ -225,8 +224,7 @@ def test_gate_keeps_smallest_passing_parameter(kind: str) -> None:
         cuts = [np.array([exact.search(query, depth)[1][-1] for query in TEXTS]) for depth in GATE_DEPTHS]
         candidates = AnnIndex(kind, result.index, exact)
         assert measure_recall(candidates, TEXTS, cuts, smallest) >= 0.99
-        if kind != "hnsw" or smallest > DEPTH + 1:
-            assert measure_recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
+        assert measure_recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
 
 
 def test_gate_takes_first_passing_kind_and_lists_refused_ones() -> None:
@@ -282,8 +280,7 @@ def test_structure_of_other_vectors_raises(
 ) -> None:
     store, entry = large
     exact = _exact(VIDEOS[:5000])
-    with (tmp_path / "search.faiss").open("wb") as file:
-        write_ann(kind, build_ann(kind, exact), file.write)
+    faiss.write_index(build_ann(kind, exact), str(tmp_path / "search.faiss"))
     with pytest.raises(ValueError, match=f"it is not the {kind} structure of {ROWS} vectors"):
         open_ann(tmp_path / "search.faiss", kind, _exact(VIDEOS))
     assert entry.structure is not None
@@ -292,11 +289,33 @@ def test_structure_of_other_vectors_raises(
         Segment.open(store.shard_folder(entry.id), lying)
 
 
+def test_graph_of_version_1_0_0_is_not_searched(
+    store: ShardStore, adopt: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = faiss.IndexHNSWFlat(DIM, 4, faiss.METRIC_INNER_PRODUCT)
+    graph.add(VIDEOS[:3000])
+    structure = AnnStructure("hnsw", 101, 0.995, 0.99, DEPTH, len(TEXTS), 3000, 0.1, {"ivf": 0.9})
+    gate = GateResult(structure, graph, TEXTS)
+    store.policy, release = AnnPolicy(exact_rows=1000, target=0.9), adopt(store, "r")
+    with monkeypatch.context() as patch:
+        patch.setattr("index.shards.faiss_vector_store.choose_structure", lambda *_: gate)
+        entry = _write(store, VIDEOS[:3000], release=release.id, ids=IDS[:3000])
+    store.publish(release=release, shards=[entry])
+    for query in TEXTS[:20]:
+        order = _brute_force(query)
+        assert _shard(store).search(query, 50).ids.tolist() == IDS[order[order < 3000][:50]].tolist()
+    assert audit(store).problems == []
+    store.delete([5])
+    compacted = store.compact("t").shards["t"].structure
+    assert compacted is not None
+    assert compacted.kind in ANN_KINDS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "later"),
-    [("ivf", None), ("ivf", TEXTS), ("hnsw", None), ("sq8", TEXTS)],
-    ids=["ivf", "ivf of both segments", "hnsw", "sq8 of both segments"],
+    [("ivf", None), ("ivf", TEXTS), ("sq8", TEXTS)],
+    ids=["ivf", "ivf of both segments", "sq8 of both segments"],
 )
 def test_compaction_measures_again_with_stored_queries(
     kind: str, later: np.ndarray | None, tmp_path: Path, adopt: Callable
