@@ -43,7 +43,6 @@ from trainer.methods import Method
 from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.task_pipeline import readable_shards
-from trainer.video_embedding import embed_clips
 
 MAX_TASK_CAPTIONS = 64
 MAX_FOLD_VECTORS = 512  # of queries, and of videos; bounds the standard error of a recall by 2.2 %
@@ -245,7 +244,7 @@ def _search_fold(
         left_out: Vector IDs of all captioned videos that it has not learned.
     """
     state, queries = _open_part(part, task, encoder, pinned)
-    ids, vectors = vector_ids(gallery), embed_clips(part.encode_videos, gallery)
+    ids, vectors = vector_ids(gallery), part.embed_videos(gallery)
     columns = {int(video): column for column, video in enumerate(ids)}
     texts = [text for _, text in captions]
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
@@ -310,7 +309,7 @@ def add_fold(
         captions=np.array([caption_digest(text) for text in texts], np.int64),
         queries=queries.encode(texts, [task.task_id], queries.modes[-1])[:, 0].astype(np.float16),
         ids=vector_ids(videos),
-        vectors=embed_clips(part.encode_videos, videos).astype(np.float16),
+        vectors=part.embed_videos(videos).astype(np.float16),
         tokens=profile.tokens.astype(np.int32),
         values=profile.values,
         routing={name: solution.tensors[name] for name in part.caption_tensors},

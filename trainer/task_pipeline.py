@@ -48,7 +48,7 @@ from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
 from trainer.training_replicas import training_group
-from trainer.video_embedding import MemoryShard, embed_clips
+from trainer.video_embedding import MemoryShard
 
 _MAX_GATE_QUERIES = 1000
 
@@ -221,10 +221,7 @@ def index_task(
     report("indexing", 0)
     store = library.store
     ids = vector_ids(task.clips)
-    embed = embed or partial(
-        embed_clips, method.encode_videos, task.clips, report=partial(report, "indexing")
-    )
-    vectors = embed()
+    vectors = embed() if embed else method.embed_videos(task.clips, report=partial(report, "indexing"))
     report("calibrating", 0)
     state = method.release()
     pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
@@ -360,7 +357,7 @@ def zero_shot_recall(
     frozen = start_method("zero_shot", backbone, {}, None)
     wanted = set(held_out.ids.tolist())
     chosen = [clip for clip in clips if clip.vector_id in wanted]
-    videos = embed_clips(frozen.encode_videos, chosen, report=report)
+    videos = frozen.embed_videos(chosen, report=report)
     encoder = open_query_encoder(backbone, frozen.release(), {})
     texts = encoder.encode_with_backbone([query.text for query in held_out.queries])
     truth = [query.vector_id for query in held_out.queries]

@@ -204,7 +204,7 @@ def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingPr
     size = method.config.batch_size
     results = _StepResults(1, math.ceil(len(clips) / size), report)
     for chunk, frames in read_ahead(batches(clips, size)):
-        method.observe(frames, [clip.captions for clip in chunk])
+        method.observe(frames, [clip.captions for clip in chunk], chunk)
         results.count_step(None, len(chunk))
 
 

@@ -20,7 +20,7 @@ from index.arrays import Ids, Vectors, batches, moment_ids
 from media import FrameSize, MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 from trainer.task_data import Clip, read_ahead
 
-_BATCH = 32  # fixed, so that repeated runs give the same bits
+BATCH = 32  # fixed, so that repeated runs give the same bits
 
 
 def embed_clips(
@@ -39,7 +39,7 @@ def embed_clips(
         FramesMissing: The frames of a video are gone; the message names the video.
     """
     parts: list[Vectors] = []
-    for _, frames in read_ahead(batches(clips, _BATCH)):
+    for _, frames in read_ahead(batches(clips, BATCH)):
         parts.append(encode(frames).float().cpu().numpy())
         report(sum(map(len, parts)))
     return np.concatenate(parts)
@@ -106,7 +106,7 @@ def embed_moments(
     Raises:
         OSError: The scratch file cannot be written.
     """
-    done, size_of_part = 0, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames))
+    done, size_of_part = 0, max(1, min(BATCH, MAX_DECODED_FRAMES // frames))
     try:
         with VideoDecoder(limits) as decoder:
             for video in videos:

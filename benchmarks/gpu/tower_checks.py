@@ -24,7 +24,6 @@ from models.releases.release_state import ReleaseState
 from trainer.methods import start_method
 from trainer.task_data import Clip, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task
-from trainer.video_embedding import embed_clips
 
 _SUBJECTS = ("taxi", "boat", "dog", "kite", "lamp", "train", "bird", "clock")
 _COLORS = ("red", "blue", "green", "white", "black", "yellow")
@@ -126,7 +125,7 @@ def measure_embedding(plan: GpuPlan, model: str) -> Figures:
     meter = ResourceMeter(device)
     for _ in range(2):
         with meter.phase("embedding"), torch.inference_mode():
-            vectors = embed_clips(method.encode_videos, task.clips)
+            vectors = method.embed_videos(task.clips)
     figures = {
         "videos_per_second": round(count / meter.seconds["embedding"][-1], 2),
         "videos": count,

@@ -34,7 +34,6 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from trainer.methods import start_method
 from trainer.task_data import Clip, load_frames
-from trainer.video_embedding import embed_clips
 
 _TARGET = 0.8
 _BATCHES = (1, 2, 4, 8, 16)  # videos per forward pass
@@ -100,7 +99,7 @@ def measure_embedding(name: str, paths: Sequence[Path], folder: Path, *, rounds:
     for _ in range(rounds + 1):
         bare = best_forward_rate(backbone, frames)
         start = time.perf_counter()
-        embed_clips(method.encode_videos, clips)
+        method.embed_videos(clips)
         rates.append((bare, len(clips) / (time.perf_counter() - start)))
     return rates[1:]  # the first round allocated buffers
 

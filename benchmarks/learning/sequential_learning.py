@@ -26,7 +26,7 @@ from trainer.methods import Method
 from trainer.task_data import StoredVectors, TaskData, vector_ids
 from trainer.training_loop import fit, learn_task
 from trainer.training_memory import peak_bytes, reset_peak
-from trainer.video_embedding import MemoryShard, embed_clips
+from trainer.video_embedding import MemoryShard
 
 
 def remember_outputs(backbone: Backbone, cache: Path) -> None:
@@ -159,7 +159,7 @@ class SequentialLearner:
         """Embed the task's videos with the current video encoder, and pin the shard to the newest release."""
         if self.method is None or self.release is None:
             raise ValueError("no task was trained")
-        vectors = embed_clips(self.method.encode_videos, task.clips)
+        vectors = self.method.embed_videos(task.clips)
         if self._round_vectors:
             vectors = vectors.astype(np.float16).astype(np.float32)
         shard = MemoryShard(vector_ids(task.clips), vectors)

@@ -70,7 +70,7 @@ class QueryBackbone(ABC):
         """Load both towers in torch, on the first call."""
 
     def encode(self, texts: Sequence[TokenIds], *, alone: bool = False) -> Vectors:
-        """Encode texts to unit vectors ``[n, dim]``, in batches, or each alone, so that it depends on no other."""
+        """Encode texts to unit vectors ``[n, dim]``, in batches or, on a CPU, each alone, independent of the others."""
         cache = self._caches.single if alone else self._caches.batched
         keys = [text.tobytes() for text in texts]
         with self._caches.lock:

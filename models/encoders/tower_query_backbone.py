@@ -201,7 +201,7 @@ class TowerQueryBackbone(QueryBackbone):
             # Torch parallelizes the products itself if it may use several threads.
             threads = core_count() if torch.get_num_threads() == 1 else 1
             return map_in_threads(self._encode_one, texts, threads)
-        return self._encode_batches(texts, [np.array([row]) for row in range(len(texts))])
+        return self._encode_batch(texts)  # on a GPU, a pass for each text would take as long as one for all
 
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
         return self._encode_batches(texts, batches_by_length(texts, self.packed.device))

@@ -16,6 +16,7 @@ from models.encoders.query_encoder import TokenizedText
 from models.routing.routing_profiles import VOCABULARY, distinct_pieces, split_pieces
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
 from trainer import release_calibration
+from trainer.methods.analytic import Analytic
 from trainer.release_calibration import MAX_TASK_CAPTIONS, calibrate_appended, cross_fit
 from trainer.task_data import TaskData, draw_sample
 from trainer.task_pipeline import HeldOutVideos
@@ -129,14 +130,17 @@ def test_large_task_is_observed_and_searched_in_part(
 ) -> None:
     searched: list[int] = []
 
-    def count(encode: Any, clips: Any, **options: Any) -> Any:
-        searched.append(len(clips))
-        return embed_clips(encode, clips, **options)
+    original = Analytic.embed_videos
 
-    monkeypatch.setattr(release_calibration, "embed_clips", count)
+    def count(method: Analytic, clips: Any, **options: Any) -> Any:
+        searched.append(len(clips))
+        return original(method, clips, **options)
+
+    monkeypatch.setattr(Analytic, "embed_videos", count)
     monkeypatch.setattr(release_calibration, "MAX_GALLERY", 3)
     learner = SequentialLearner("analytic", backbone, {**SETTINGS, "max_videos": 2})
     learner.learn(tasks)
+    searched.clear()
     captions = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)
     observed = tasks[1].observed(2)
     assert {caption.video for caption in captions} == {clip.vector_id for clip in observed}

@@ -16,19 +16,18 @@ The maps are stored with the shard and never change. ``docs/analytic.md`` has th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
-from cachetools import LRUCache
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from index.arrays import batches
+from index.arrays import Vectors, batches
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import TextBackground
@@ -47,7 +46,8 @@ from trainer.methods.shared.closed_form import (
     choose_penalty,
     fit_ridge,
 )
-from trainer.task_data import Pair
+from trainer.task_data import Clip, Pair, load_frames, pinned, read_ahead
+from trainer.video_embedding import BATCH
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per text-tower forward
@@ -148,7 +148,6 @@ class Analytic(Method):
         self._scatter = CaptionScatter.empty(self._layout.semantic)
         self._measured_scatter = self._scatter  # without the captions of folds
         self._penalty = config.semantic_penalty or _PENALTIES[0]  # of the newest semantic map
-        self._features: LRUCache[bytes, Tensor] = LRUCache(_CACHED_FEATURES)
         self._before = self._sums, self._scatter, self._measured_scatter  # before the last task
         self._clear_observations()
         self._set_neutral_maps()
@@ -173,8 +172,8 @@ class Analytic(Method):
             self._set_neutral_maps()
 
     @torch.inference_mode()
-    def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
-        features = self._video_features(frames)
+    def observe(self, frames: Tensor, captions: Sequence[Sequence[str]], clips: Sequence[Clip] = ()) -> None:
+        features = self._video_features(frames, clips)
         texts = [text for group in captions for text in group]
         ids = [self.backbone.tokenize(chunk) for chunk in batches(texts, _TEXTS)]
         vectors = torch.cat([encode_texts(self.backbone, chunk)[0] for chunk in ids]).cpu()
@@ -246,6 +245,29 @@ class Analytic(Method):
     def encode_videos(self, frames: Tensor) -> Tensor:
         return apply_video_map(self._video_map, self.backbone, self._video_features(frames), self._layout)
 
+    @torch.inference_mode()
+    def embed_videos(
+        self, clips: Sequence[Clip], *, report: Callable[[int], None] = lambda done: None
+    ) -> Vectors:
+        """Embed clips; the frames of those that were observed or embedded before are not read again."""
+
+        def read(chunk: Sequence[Clip]) -> tuple[list[Clip], Tensor | None]:
+            missing = [clip for clip in chunk if clip.frames_path not in self._features]
+            return missing, pinned(load_frames(missing)) if missing else None
+
+        parts: list[Vectors] = []
+        for chunk, (missing, frames) in read_ahead(batches(clips, BATCH), read):
+            computed = [] if frames is None else [*self._video_features(frames, missing)]
+            features = {clip.frames_path: row for clip, row in zip(missing, computed, strict=True)}
+            features |= {
+                path: self._features[path] for clip in chunk if (path := clip.frames_path) not in features
+            }
+            rows = torch.stack([features[clip.frames_path] for clip in chunk])
+            vectors = apply_video_map(self._video_map, self.backbone, rows, self._layout)
+            parts.append(vectors.float().cpu().numpy())
+            report(sum(map(len, parts)))
+        return np.concatenate(parts)
+
     def video_tensors(self) -> dict[str, Tensor]:
         video = {f"video.{name}": array for name, array in self._video_map.tensors().items()}
         return tensors_with_prefix("", video)
@@ -253,6 +275,7 @@ class Analytic(Method):
     # -- internal ---------------------------------------------------------------------------------------
 
     def _clear_observations(self) -> None:
+        self._features: dict[Path, Tensor] = {}  # of the task's videos, by the file of their frames
         self._observed_features: list[Tensor] = []
         self._observed_captions: list[Tensor] = []
         self._observed_targets: list[Tensor] = []
@@ -315,15 +338,10 @@ class Analytic(Method):
         projected = self.backbone.project_features(features.to(self.backbone.device))
         return projected[:, : self._layout.semantic].cpu()
 
-    def _video_features(self, frames: Tensor) -> Tensor:
-        """Compute video features ``[n, F]``, once per video for both training and embedding."""
-        digests = [
-            blake2b(np.ascontiguousarray(video).data, digest_size=16).digest() for video in frames.numpy()
-        ]
-        features_of = {digest: self._features[digest] for digest in digests if digest in self._features}
-        missing = [row for row, digest in enumerate(digests) if digest not in features_of]
-        if missing:
-            computed = self.backbone.video_features(frames[missing])
-            for row, features in zip(missing, computed, strict=True):
-                features_of[digests[row]] = self._features[digests[row]] = features
-        return torch.stack([features_of[digest] for digest in digests])
+    def _video_features(self, frames: Tensor, clips: Sequence[Clip] = ()) -> Tensor:
+        """Compute video features ``[n, F]``, and keep those of clips, for training, embedding and calibration."""
+        features = self.backbone.video_features(frames)
+        for clip, row in zip(clips, features, strict=False):
+            if len(self._features) < _CACHED_FEATURES:
+                self._features[clip.frames_path] = row
+        return features

@@ -12,7 +12,7 @@ The worker, the benchmarks and the tests drive every method through the same cal
         method.after_epoch(validation_clips)
     method.end_task(pairs)
     method.record_task(task_id, name, captions)
-    vectors = method.encode_videos(frames)  # written once, into the task's shard
+    vectors = method.embed_videos(clips)  # written once, into the task's shard
     release = method.release()
 
 Shapes: B pairs in a batch, M frames per video, H × W pixels, ``dim`` dimensions of the joint space.
@@ -21,7 +21,7 @@ Shapes: B pairs in a batch, M frames per video, H × W pixels, ``dim`` dimension
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Literal, Self
 
@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from index.arrays import Vectors
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import EncoderFamily, open_query_encoder
 from models.encoders.frozen_families import FROZEN_FAMILY
@@ -39,6 +40,7 @@ from models.releases.release_state import ReleaseState, ReleaseTask, video_finge
 from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.routing_profiles import VOCABULARY, RoutingProfiles, count_pieces, token_profile
 from trainer.task_data import Clip, Pair
+from trainer.video_embedding import embed_clips
 
 
 class MethodError(ValueError):
@@ -167,12 +169,13 @@ class Method(ABC):
         """
         raise AssertionError(f"{self.name} takes no gradient steps")
 
-    def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
+    def observe(self, frames: Tensor, captions: Sequence[Sequence[str]], clips: Sequence[Clip] = ()) -> None:
         """Collect what a closed-form method needs from training videos; called once per video.
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
             captions: Captions of each video, at least one.
+            clips: The videos, which :meth:`embed_videos` may then embed without their frames.
         """
         raise AssertionError(f"{self.name} takes gradient steps")
 
@@ -237,6 +240,12 @@ class Method(ABC):
     @abstractmethod
     def encode_videos(self, frames: Tensor) -> Tensor:
         """Encode videos ``uint8 [n, M, H, W, 3]`` as unit vectors ``[n, dim]``."""
+
+    def embed_videos(
+        self, clips: Sequence[Clip], *, report: Callable[[int], None] = lambda done: None
+    ) -> Vectors:
+        """Embed clips as unit vectors ``[n, dim]``; see :func:`~trainer.video_embedding.embed_clips`."""
+        return embed_clips(self.encode_videos, clips, report=report)
 
     @abstractmethod
     def video_tensors(self) -> dict[str, Tensor]:

@@ -45,7 +45,7 @@ from trainer.evaluation.gallery import Query
 from trainer.published_library import Library
 from trainer.release_calibration import fit_library_confidence
 from trainer.task_data import TaskData, vector_ids
-from trainer.video_embedding import group_segments
+from trainer.video_embedding import embed_clips, group_segments
 from trainer.worker.catalog_reader import (
     embed_task_moments,
     library_captions,
@@ -201,7 +201,9 @@ def _require_own_vectors(
     published = library.store.open(segments).vectors(stored)  # now: a compaction may replace the segments
     restore_task_frames(claim, task, backbone)
     fingerprint = manifest.shards[domain].fingerprint
-    embedded = embed_shared(claim, task.clips, library.video_encoder(backbone, domain), fingerprint)
+    embedded = embed_shared(
+        claim, task.clips, partial(embed_clips, library.video_encoder(backbone, domain)), fingerprint
+    )
     videos = vector_ids(task.clips)
     pairs = published, embedded[np.isin(videos, stored)]
     cosines = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
@@ -219,7 +221,7 @@ def _write_segments(
     restore_task_frames(claim, task, backbone)
     encode = library.video_encoder(backbone, domain)
     pinned = library.manifest.shards[domain]
-    vectors = embed_shared(claim, task.clips, encode, pinned.fingerprint)
+    vectors = embed_shared(claim, task.clips, partial(embed_clips, encode), pinned.fingerprint)
     claim.progress("writing")
     write = partial(
         library.store.write_shard, task=domain, release=pinned.release, fingerprint=pinned.fingerprint

@@ -188,7 +188,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         ),
         moments=group_segments(embed_task_moments(claim, task, method.encode_videos, backbone)),
         embed=lambda: embed_shared(
-            claim, task.clips, method.encode_videos, method.fingerprint(), write_encoder(method.release())
+            claim, task.clips, method.embed_videos, method.fingerprint(), write_encoder(method.release())
         ),
         report=report_indexing,
         report_alive=claim.tick,

@@ -17,6 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,7 +26,6 @@ import structlog
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from sqlalchemy import delete, select
-from torch import Tensor
 
 from index.arrays import Ids, Vectors
 from index.files.durable_files import replace_file, sync
@@ -134,7 +134,7 @@ _TURN_SECONDS = 60.0  # for which a worker helps with a task before it turns to 
 _SAVE_SECONDS = 1.0  # between transactions that store a chunk's progress
 _WAIT_SECONDS = 0.25  # between checks whether other workers have finished their chunks
 
-Encode = Callable[[Tensor], Tensor]
+Embed = Callable[..., Vectors]  # of embed_clips, after the encoder
 
 
 @celery_app.task(name=EMBED, ignore_result=True)
@@ -147,14 +147,14 @@ def run_embedding_job(task_id: str) -> None:
 def embed_shared(
     claim: Claim,
     clips: Sequence[Clip],
-    encode: Encode,
+    embed: Embed,
     fingerprint: str,
     encoder: Callable[[Path], None] | None = None,
 ) -> Vectors:
     """Embed a claimed task's clips as unit vectors ``[n, dim]``, in their order, together with other workers.
 
     Args:
-        encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
+        embed: Embeds clips, as :func:`~trainer.video_embedding.embed_clips` does.
         encoder: Writes a release with this encoder for other workers; None if the library has one.
 
     Raises:
@@ -169,7 +169,7 @@ def embed_shared(
 
     if total <= CHUNK_VIDEOS:  # killing the worker loses no more than a chunk
         report(0)
-        return embed_clips(encode, clips, report=report)
+        return embed(clips, report=report)
 
     def report_all() -> None:
         """Report the progress of all workers together."""
@@ -191,10 +191,10 @@ def embed_shared(
         try:
             of_chunk = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
             with chunk:
-                _embed_chunk(chunk, folder, encode, of_chunk, report_all)
+                _embed_chunk(chunk, folder, embed, of_chunk, report_all)
         except LeaseLost:
             claim.tick()  # raises if the task is lost too; otherwise another worker has the chunk
-    return _join_parts(claim, folder, clips, encode)
+    return _join_parts(claim, folder, clips, embed)
 
 
 def embed_free_chunks(task_id: str, owner: str) -> None:
@@ -207,18 +207,18 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
             domain, target = task.learned_id, None if task.upgrades else task.target_id
             partial = task.partial
         run: str | None = None
-        encode: Encode | None = None
+        embed: Embed | None = None
         backbone: Backbone | None = None
         for chunk in chunks:
             with chunk:
                 backbone = backbone or task_backbone(task_id)
                 folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
-                if encode is None or run != chunk.run:
-                    run, encode = chunk.run, _open_encoder(domain, target, folder, backbone)
+                if embed is None or run != chunk.run:
+                    run, embed = chunk.run, _open_encoder(domain, target, folder, backbone)
                 clips = load_clips(domain, backbone, chunk.first_id, chunk.last_id)
                 if partial:
                     clips = tuple(clip for clip in clips if clip.frames_path.exists())
-                _embed_chunk(chunk, folder, encode, clips)
+                _embed_chunk(chunk, folder, embed, clips)
 
     process_free_chunks(task_id, "indexing", owner, _TURN_SECONDS, embed_chunks)
 
@@ -244,7 +244,7 @@ def _plan(claim: Claim, folder: PartFolder, vector_ids: Sequence[int], run: str)
 def _embed_chunk(
     chunk: ChunkClaim,
     folder: PartFolder,
-    encode: Encode,
+    embed: Embed,
     clips: Sequence[Clip],
     report: Callable[[], None] = lambda: None,
 ) -> None:
@@ -267,13 +267,13 @@ def _embed_chunk(
             saved = done
             report()
 
-    vectors = embed_clips(encode, clips, report=report_batch) if clips else np.empty((0, 0), np.float32)
+    vectors = embed(clips, report=report_batch) if clips else np.empty((0, 0), np.float32)
     checksum = folder.write(chunk.number, chunk.token, vector_ids(clips), vectors)
     with chunk.transaction() as session:
         chunk.complete(session, checksum=checksum)
 
 
-def _open_encoder(domain: str, target: str | None, folder: PartFolder, backbone: Backbone) -> Encode:
+def _open_encoder(domain: str, target: str | None, folder: PartFolder, backbone: Backbone) -> Embed:
     """Open the encoder for a task's chunks: that of the domain to append to, or of the release just learned.
 
     Args:
@@ -281,13 +281,13 @@ def _open_encoder(domain: str, target: str | None, folder: PartFolder, backbone:
         target: Domain to append to.
     """
     if target is not None:
-        return open_library().video_encoder(backbone, target)
+        return partial(embed_clips, open_library().video_encoder(backbone, target))
     release = read_video_release(folder.encoder_path)
     encoder = VideoEncoder(backbone, {domain: release.fingerprint}, {domain: release})
-    return encoder.for_task(domain)
+    return partial(embed_clips, encoder.for_task(domain))
 
 
-def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode: Encode) -> Vectors:
+def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], embed: Embed) -> Vectors:
     """Collect the vectors of all clips from the parts; embed again what no readable part contains."""
     with session_scope() as session:
         parts = session.execute(
@@ -302,6 +302,6 @@ def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode:
             vectors_by_id.update(zip(part[0].tolist(), part[1], strict=True))
     missing = [clip for clip in clips if clip.vector_id not in vectors_by_id]
     if missing:
-        vectors = embed_clips(encode, missing, report=lambda done: claim.tick())
+        vectors = embed(missing, report=lambda done: claim.tick())
         vectors_by_id.update(zip((clip.vector_id for clip in missing), vectors, strict=True))
     return np.stack([vectors_by_id[clip.vector_id] for clip in clips])

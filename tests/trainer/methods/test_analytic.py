@@ -208,7 +208,7 @@ def test_lexical_map_belongs_to_its_task_alone(backbone: Backbone) -> None:
     torch.testing.assert_close(*weights)
 
 
-def test_features_of_a_video_are_computed_once(
+def test_features_of_a_video_are_computed_once_and_its_frames_read_once(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted, original = [], backbone.video_features
@@ -222,6 +222,8 @@ def test_features_of_a_video_are_computed_once(
     learner = SequentialLearner("analytic", backbone, {})
     learner.train(task)
     assert sum(counted) == len(DAY) - 1
+    for clip in task.observed():
+        clip.frames_path.unlink()  # not read again
     learner.index(task)
     assert sum(counted) == len(DAY)
 

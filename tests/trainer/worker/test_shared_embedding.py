@@ -33,7 +33,9 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer import video_embedding
-from trainer.worker import catalog_reader, job_environment, learning_job, shared_embedding
+from trainer.methods import base
+from trainer.methods.zero_shot import ZeroShot
+from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
 from trainer.worker.shared_embedding import PartFolder
 
 Post = Callable[..., str]
@@ -47,13 +49,17 @@ VIDEOS, CHUNK = 6, 2
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Small chunks; collects the number of videos in each call of this process's encoder."""
     counts: list[int] = []
-    original = shared_embedding.embed_clips
+    for module in (shared_embedding, append_job, base):
+        original = module.embed_clips
 
-    def count(encode: Any, clips: Any, **options: Any) -> Any:
-        counts.append(len(clips))
-        return original(encode, clips, **options)
+        def count(encode: Any, clips: Any, original: Any = original, **options: Any) -> Any:
+            if not isinstance(
+                getattr(encode, "__self__", None), ZeroShot
+            ):  # of the comparison with zero-shot
+                counts.append(len(clips))
+            return original(encode, clips, **options)
 
-    monkeypatch.setattr(shared_embedding, "embed_clips", count)
+        monkeypatch.setattr(module, "embed_clips", count)
     monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", CHUNK)
     return counts
 
