@@ -5,6 +5,9 @@
 Every second domain, in order of name, has the other encoder, then the remaining ones have it. Each caption of a hidden
 video is searched in all domains of each library. In fold f, the videos whose file name has a SHA-256 that modulo 5 is f
 are hidden; with five folds, every video is.
+
+With ``--answers N``, N captions of the first half are searched before and after the second half is learned with the
+other encoder. Counted are those whose first ten stay: in the caption's domain, and, apart from added clips, in all.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 from benchmarks.clips.clip_runs import Interval, difference_interval, query_mean
 from benchmarks.queries.library_videos import Library, hide_videos, read_domains
-from benchmarks.queries.query_kinds import Query, caption_queries
+from benchmarks.queries.query_kinds import caption_queries
 from benchmarks.queries.served_library import Question, serve
 from benchmarks.reporting.markdown_tables import format_interval, markdown_table, write_report
 
@@ -43,20 +46,42 @@ def measure(folders: Sequence[Path], *, backbone: str, other: str, folds: int, w
         library = hide_videos(domains, 0, fold=fold)
         queries = caption_queries(library, ["hidden"], _ALL, 0)
         for name, backbones in libraries.items():
-            for query, top in zip(queries, _search(library, queries, work, backbone, backbones), strict=True):
+            questions = [Question(query.text) for query in queries]
+            answers = _search(library, questions, work, backbone, backbones)
+            for query, top in zip(queries, answers, strict=True):
                 for depth, scores in hits[name, query.domain or ""].items():
                     scores.append(100.0 * bool(query.right & {*top[:depth]}))
             sys.stderr.write(f"fold {fold + 1} of {folds}, {name}: {len(queries)} searches\n")
     return hits
 
 
+def compare_answers(
+    folders: Sequence[Path], *, backbone: str, other: str, count: int, work: Path
+) -> dict[str, int]:
+    """Count the captions whose answers stay the same when the second half is learned."""
+    library = hide_videos(read_domains(folders, work / "media"), 0)
+    old = {name: library[name] for name in sorted(library)[::2]}
+    added = dict.fromkeys(library.keys() - old.keys(), other)
+    hidden = caption_queries(old, ["hidden"], count // 4, 0)
+    drawn = [*hidden, *caption_queries(old, ["learned"], count - len(hidden), 0)]
+    questions = [Question(query.text, domain) for query in drawn for domain in (query.domain, None)]
+    before, after = (_search(part, questions, work, backbone, added) for part in (old, library))
+    remaining = [[clip for clip in top if clip.partition(".")[0] in old] for top in after]
+    are_equal = [top == earlier[: len(top)] for top, earlier in zip(remaining, before, strict=True)]
+    return {
+        "captions": len(drawn),
+        "equal in their domain": sum(are_equal[::2]),
+        "equal among all domains, without the added ones": sum(are_equal[1::2]),
+    }
+
+
 def _search(
-    library: Library, queries: Sequence[Query], work: Path, backbone: str, backbones: dict[str, str]
+    library: Library, questions: Sequence[Question], work: Path, backbone: str, backbones: dict[str, str]
 ) -> list[list[str]]:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         served = serve(
             library,
-            [Question(query.text) for query in queries],
+            questions,
             [],
             folder=Path(folder) / "library",
             media=work / "media",
@@ -94,21 +119,27 @@ def main() -> None:
     parser.add_argument("--backbone", default="small")
     parser.add_argument("--other", default="lite2", help="backbone of the other half")
     parser.add_argument("--folds", type=int, default=1)
+    parser.add_argument("--answers", type=int, default=400)
     parser.add_argument("--out", type=Path, default=Path("cinestrata-data/bench/mixed"))
     arguments = parser.parse_args()
-    options = {name: getattr(arguments, name) for name in ("backbone", "other", "folds")}
-    with tempfile.TemporaryDirectory() as work:
-        rows = compare(measure(arguments.folders, work=Path(work).resolve(), **options))
+    options = {name: getattr(arguments, name) for name in ("folders", "backbone", "other")}
+    with tempfile.TemporaryDirectory() as folder:
+        options["work"] = Path(folder).resolve()
+        unchanged = compare_answers(count=arguments.answers, **options)
+        rows = compare(measure(folds=arguments.folds, **options))
     header = ["other encoder in", "queries to domains"]
     header += [
         f"R@{depth}{suffix}" for depth in _DEPTHS for suffix in (", one encoder", ", two", ", difference")
     ]
     cells = [[_cell(value) for value in row] for row in rows]
     command = shlex.join(["python", "-m", "benchmarks.queries.mixed_encoders", *sys.argv[1:]])
-    table = markdown_table(header, cells)
-    sys.stdout.write(
-        write_report(arguments.out, table, {"command": command, "columns": header, "rows": rows})
+    table = (
+        markdown_table(header, cells)
+        + "\n"
+        + markdown_table(list(unchanged), [list(map(str, unchanged.values()))])
     )
+    report = {"command": command, "columns": header, "rows": rows, "unchanged": unchanged}
+    sys.stdout.write(write_report(arguments.out, table, report))
 
 
 def _cell(value: str | float | Interval) -> str:
