@@ -80,11 +80,9 @@ bench: $(VENV)/.runtime ## Measure (ARGS="clips my-folder --seeds 3"; without it
 
 .PHONY: bench-search
 bench-search: OUT ?= bench-search
-bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OUT=folder)
-	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
+bench-search: $(VENV)/.runtime ## Measure searches against bounds (OUT=folder)
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.shared_word_cost --out $(OUT)
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --out $(OUT)
 
 .PHONY: bench-ingest
 bench-ingest: OUT ?= bench-ingest
