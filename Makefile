@@ -91,6 +91,11 @@ bench-ingest: $(VENV)/.runtime ## Measure ingest against bounds, and libraries t
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth videos --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth domains --out $(OUT)
 
+.PHONY: bench-growth
+bench-growth: OUT ?= bench-growth
+bench-growth: $(VENV)/.runtime ## Measure the start of a library with ten million videos (OUT=folder on a disk, not in memory)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.word_growth --out $(OUT) $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: OUT ?= gpu-check.json
 gpu-check: $(GPU_PACKAGES) ## Check the product on a GPU, at most 8 minutes (OUT=report; DEVICE=cpu: the same with small sizes)

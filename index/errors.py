@@ -8,6 +8,7 @@ ShardStoreError
 ├── ReleaseCorrupt        a release is missing, or one of its files does not match its checksum
 ├── StoreUnavailable      the server that stores the vectors does not respond, or refuses
 ├── DeviceMissing         a GPU is configured, but none is available
+├── WordsUnreadable       the word files are missing, damaged, or written by another version
 └── FingerprintMismatch   query and shard come from different encoders
 """
 
@@ -44,6 +45,10 @@ class StoreUnavailable(ShardStoreError):
 
 class DeviceMissing(ShardStoreError):
     """The configured device does not exist on this machine."""
+
+
+class WordsUnreadable(ShardStoreError):
+    """The word files cannot be used; the catalog has their texts."""
 
 
 class FingerprintMismatch(ShardStoreError):

@@ -81,7 +81,7 @@ def audit(store: ShardStore) -> Audit:
     contradictions += _shared_ids(
         live_ids
     )  # a part of an upgraded task has the others' videos as deleted ones
-    referenced = manifest.folder_ids()
+    referenced = manifest.folder_ids() | store.word_folders()
     leftovers = [path for path in folders if path.name not in referenced]
     return Audit(manifest, live_ids, damaged_releases, damaged_shards, contradictions, leftovers)
 

@@ -359,7 +359,7 @@ class ShardStore(ShardReader):
         if not self.manifest_path.exists():
             return
         with self.write_lock(timeout):
-            referenced = self.manifest().folder_ids()
+            referenced = self.manifest().folder_ids() | self.word_folders()
             latest = time.time() - _MIN_AGE_SECONDS
             for folder in self.folders():
                 if (

@@ -34,12 +34,13 @@ from service.catalog import database, leases
 from service.catalog.database import session_scope
 from service.catalog.leases import report_worker, sweep_worker_reports
 from service.core.errors import CinestrataError
-from service.core.process_setup import configure_logging
+from service.core.process_setup import configure_logging, lower_thread_priority
 from service.core.settings import settings
 from service.core.tracing import start_tracing
 from service.library import deletion
 from service.library.alerts import evaluate_alerts
 from service.reading.reading_worker import ReadingThread
+from service.search.library_words import write_words
 from service.storage import video_files
 from service.storage.library_files import check_data_folder, disk_space
 from service.syncs import registered_syncs
@@ -193,6 +194,12 @@ def _report_worker() -> None:
         report_worker(session, free_bytes, gpus)
 
 
+def _write_words() -> None:
+    """Write the words again if they are missing or damaged, or if videos were edited or deleted."""
+    lower_thread_priority()
+    write_words()
+
+
 class MaintenanceThread(threading.Thread):
     """Reconciles every few seconds and sweeps every few minutes, until it is stopped."""
 
@@ -200,6 +207,7 @@ class MaintenanceThread(threading.Thread):
         super().__init__(name="maintenance", daemon=True)
         self._health_file = health_file
         self._stop_requested = threading.Event()
+        self._word_writer = threading.Thread()
 
     def run(self) -> None:
         """Run a round at once, then one every ``RECONCILE_SECONDS``."""
@@ -238,6 +246,11 @@ class MaintenanceThread(threading.Thread):
                     index_sweep_due = time.monotonic() + _SWEEP_SECONDS
                     if not deletion.sweep_index():
                         index_sweep_due = 0.0  # in the next round
+                    if not self._word_writer.is_alive():  # those of a large library take minutes
+                        self._word_writer = threading.Thread(
+                            target=_write_words, name="write-words", daemon=True
+                        )
+                        self._word_writer.start()
             except CinestrataError as error:
                 log.warning("maintenance_postponed", reason=str(error))
             except Exception:

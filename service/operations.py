@@ -25,6 +25,7 @@ from service.catalog.task_names import require_task
 from service.core.errors import CinestrataError, Conflict, InvalidInput
 from service.core.settings import settings
 from service.library import deletion
+from service.search.library_words import write_words
 from service.storage.index_manifest import published_manifest
 from service.storage.library_files import disk_space
 from service.tasks import broker
@@ -113,6 +114,7 @@ def run_job(job_id: int) -> None:
 def _compact(task_id: str | None) -> dict[str, Any]:
     usages = [usage for usage in deletion.storage_usage(task_id) if usage.is_compactable]
     compacted = [deletion.compact(usage.task_id) for usage in usages]
+    write_words(compact=True)
     return {
         "domains": len(usages),
         "deleted": sum(usage.deleted for usage in usages),

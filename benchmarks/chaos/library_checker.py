@@ -97,6 +97,7 @@ class LibraryChecker:
         self._data, self._index = data, data / "index"
         self._catalog = catalog
         self._manifest: dict[str, Any] = {}
+        self._word_folders: set[str] = set()
 
     def check(self, expected: ExpectedVideos) -> list[str]:
         """List the violations; empty if there are none."""
@@ -112,6 +113,7 @@ class LibraryChecker:
             yield f"manifest.json is not JSON: {error}"
             return
         yield from self._check_folders()
+        yield from self._check_words()
         live = yield from self._check_segments()
         yield from self._check_videos(live, expected)
         yield from self._check_tasks()
@@ -153,6 +155,22 @@ class LibraryChecker:
         for entry in self._segments():
             if entry["release"] not in self._manifest["releases"]:
                 yield f"the manifest does not list release {entry['release'][:12]}, which a shard pins"
+
+    def _check_words(self) -> Iterator[str]:
+        """Check that the word files, if there are any, have their checksums and no edit that the catalog lacks."""
+        try:
+            words = json.loads((self._index / "words.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        self._word_folders = set(words["folders"])
+        for name, entry in words["folders"].items():
+            for file, digest in entry["files"].items():
+                path = self._index / "words" / name / file
+                if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                    yield f"words/{name[:12]}/{file} is missing or differs from its checksum"
+        (counter,) = self._catalog.rows("SELECT last_edit FROM edits")
+        if words["edit"] > counter["last_edit"]:
+            yield f"the words contain edit {words['edit']}, and the catalog ends with {counter['last_edit']}"
 
     def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
         """Check that every vector is in one segment; returns the live whole-video IDs of each task.
@@ -266,11 +284,11 @@ class LibraryChecker:
 
     def _check_leftovers(self) -> Iterator[str]:
         """Check that no file or folder that nothing names is older than the grace period."""
-        named = {entry["id"] for _, entry in self._named()}
+        named = {entry["id"] for _, entry in self._named()} | self._word_folders
         limit = time.time() - _GRACE_SECONDS
         folders = [
             folder
-            for parent in ("tmp", "shards", "releases", "tombstones")
+            for parent in ("tmp", "shards", "releases", "tombstones", "words")
             for folder in sorted((self._index / parent).glob("*"))
         ]
         for folder in folders:

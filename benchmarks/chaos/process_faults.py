@@ -56,8 +56,16 @@ _LEARNING_POINTS = {
     "learning cleaned up": KillPoint("learn", _LEARNING, "clean_up"),
 }
 
+_WORDS = "index.words.word_files"
+_WORD_POINTS = {
+    "words sealed": KillPoint("learn", _WORDS, "WordFiles._seal"),
+    "words to be replaced": KillPoint("learn", _WORDS, "replace_text", before=True),
+    "words written": KillPoint("learn", _WORDS, "WordFiles.write"),
+}
+
 KILL_POINTS: dict[str, KillPoint] = {
     **_LEARNING_POINTS,
+    **_WORD_POINTS,
     **{f"upgrade, {name}": replace(point, operation="upgrade") for name, point in _LEARNING_POINTS.items()},
     "upgrade stored": KillPoint("upgrade", _UPGRADES, "upgrade_domain"),
     "undo in manifest": KillPoint("undo", _STORE, "ShardStore.undo_upgrade"),
@@ -70,6 +78,7 @@ KILL_POINTS: dict[str, KillPoint] = {
     "append measured": KillPoint("append", _APPENDING, "_measure"),
     "segments in manifest": KillPoint("append", _STORE, "ShardStore.append"),
     "append in catalog rows": KillPoint("append", _PUBLISHING, "AppendPublication.complete"),
+    **{f"append, {name}": replace(point, operation="append") for name, point in _WORD_POINTS.items()},
     "append committed": KillPoint("append", _APPENDING, "_compact", before=True),
     "videos reassigned": KillPoint("relearn", _PUBLISHING, "Reassignment.prepare"),
     "thumbnails moved": KillPoint("relearn", _PUBLISHING, "Reassignment.move_thumbnails"),

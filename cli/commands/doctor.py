@@ -103,6 +103,7 @@ def check_broker(settings: Settings) -> str:
 def check_index(settings: Settings) -> str:
     """Verify the index checksums, and that releases, shards and catalog are consistent."""
     from index.integrity_audit import audit
+    from service.search.library_words import word_files
     from service.storage.index_manifest import library_store
 
     if not settings.index_dir.exists():
@@ -116,10 +117,12 @@ def check_index(settings: Settings) -> str:
     if faults:
         raise CheckFailed("\n".join([*faults, f"All other shards are searchable. {_RESTORE_HINT}"]))
     manifest = result.manifest
+    damage = word_files(settings).find_damage()
+    words = f"; {damage}, so a worker writes the words again" if damage else ""
     leftovers = f"; {len(result.leftovers)} folders are not in use (yet)" if result.leftovers else ""
     return (
         f"generation {manifest.generation}, {len(manifest.shards)} shards, {len(manifest.releases)} releases, "
-        f"all checksums correct, consistent with the catalog{leftovers}"
+        f"all checksums correct, consistent with the catalog{leftovers}{words}"
     )
 
 

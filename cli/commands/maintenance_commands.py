@@ -97,6 +97,7 @@ def compact(
         sweep_orphan_thumbnails,
         update_shard_rows,
     )
+    from service.search.library_words import write_words
     from service.storage import index_manifest
 
     upgrade(data_folder_settings(data))
@@ -118,6 +119,7 @@ def compact(
                 f"{usage.name}: {usage.deleted} vectors dropped, {decimal(usage.bytes)} before, "
                 f"{decimal(compacted.bytes)} now; the old files are removed within an hour"
             )
+    write_words(compact=True)
     sweep_index()
     sweep_frame_caches()
     sweep_orphan_thumbnails()

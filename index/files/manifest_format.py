@@ -230,8 +230,7 @@ class Manifest:
 
     def dumps(self) -> str:
         """Convert to JSON, with its own checksum."""
-        body = {"schema": SCHEMA, **asdict(self)}
-        return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
+        return dump_checked({"schema": SCHEMA, **asdict(self)})
 
     @classmethod
     def loads(cls, text: str) -> Manifest:
@@ -284,6 +283,23 @@ class Manifest:
 def content_id(files: Mapping[str, str]) -> str:
     """Compute the ID of a folder with these files (name → SHA-256)."""
     return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
+
+
+def dump_checked(body: Mapping[str, Any]) -> str:
+    """Convert JSON values to text that has their checksum."""
+    return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
+
+
+def load_checked(text: str) -> dict[str, Any]:
+    """Invert :func:`dump_checked`; raises ValueError if the text was altered."""
+    try:
+        body: dict[str, Any] = json.loads(text)
+        checksum = body.pop("checksum")
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it has no checksum: {error}") from error
+    if checksum != _checksum(body):
+        raise ValueError("its checksum is wrong")
+    return body
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from index.errors import ManifestError
 from index.files.durable_files import exclusive_lock, find_damage, hash_files, replace_text, sync
-from index.files.manifest_format import Manifest, content_id
+from index.files.manifest_format import Manifest, content_id, load_checked
+
+WORDS = "words.json"
 
 
 class SealedFolder(NamedTuple):
@@ -40,6 +42,7 @@ class StoreFolder:
         self.shards_path = root / "shards"
         self.releases_path = root / "releases"
         self.tombstones_path = root / "tombstones"
+        self.words_path = root / "words"
         self._staging_path = root / "tmp"
 
     def shard_folder(self, identifier: str) -> Path:
@@ -54,9 +57,20 @@ class StoreFolder:
         """Locate a task's tombstones."""
         return self.tombstones_path / identifier
 
+    def word_folder(self, identifier: str) -> Path:
+        """Locate a folder of the words."""
+        return self.words_path / identifier
+
+    def word_folders(self) -> set[str]:
+        """List the IDs of the folders that ``words.json`` names; none if it is missing or damaged."""
+        with suppress(OSError, ValueError, KeyError):
+            return set(load_checked((self.root / WORDS).read_text(encoding="utf-8"))["folders"])
+        return set()
+
     def folders(self) -> list[Path]:
         """List all folders on disk: staged ones, and sealed ones, whether the manifest names them or not."""
-        parents = (self._staging_path, self.shards_path, self.releases_path, self.tombstones_path)
+        sealed = (self.shards_path, self.releases_path, self.tombstones_path, self.words_path)
+        parents = (self._staging_path, *sealed)
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
     def write_lock(self, timeout: float | None = None) -> AbstractContextManager[None]:

@@ -55,11 +55,12 @@ class LiveSegment:
     @classmethod
     def of(cls, segment: WordSegment) -> LiveSegment:
         """Start with all documents alive."""
-        return cls(segment, np.ones(len(segment), dtype=np.bool_), len(segment), segment.stop_counts())
+        alive = np.broadcast_to(np.True_, len(segment))  # without memory
+        return cls(segment, alive, len(segment), segment.stop_counts())
 
     def without(self, documents: Documents) -> LiveSegment:
         """Mark documents, which are alive, as replaced."""
-        alive = self.alive.copy()
+        alive = np.array(self.alive)
         alive[documents] = False
         stop_counts = self.stop_counts - self.segment.stop_counts(documents)
         return LiveSegment(self.segment, alive, self.documents - len(documents), stop_counts)
@@ -68,8 +69,9 @@ class LiveSegment:
         return self.documents
 
     @cached_property
-    def _all_alive(self) -> bool:
-        return self.documents == len(self.segment)
+    def replaced(self) -> int:
+        """How many documents were replaced."""
+        return len(self.segment) - self.documents
 
     def variants(self, forms: Sequence[Form], languages: tuple[str, ...]) -> list[Variant]:
         """Find the distinct terms that match any form of a word; in a document with several, the last one counts.
@@ -115,7 +117,7 @@ class LiveSegment:
 
     def count(self, variants: list[Variant]) -> int:
         """Count the live documents that contain a word."""
-        if len(variants) == 1 and self._all_alive:
+        if len(variants) == 1 and not self.replaced:
             return int(self.segment.counts[variants[0][0]])
         key = tuple(term for term, _ in variants)
         count = self._counts.get(key)
@@ -134,11 +136,11 @@ class LiveSegment:
             documents = self.segment.documents[self.segment.entries(term)]
             if len(documents) != self.segment.counts[term]:
                 documents = documents[run_starts(documents)]
-            if not self._all_alive:
+            if self.replaced:
                 documents = documents[self.alive[documents]]
             return documents, np.full(len(documents), strength, dtype=np.float32)
         documents = self.union([self.segment.documents[self.segment.entries(term)] for term, _ in variants])
-        documents = documents if self._all_alive else documents[self.alive[documents]]
+        documents = documents[self.alive[documents]] if self.replaced else documents
         return documents, self.strengths_in(variants, documents)
 
     def union(self, lists: list[Documents]) -> Documents:
@@ -377,8 +379,11 @@ def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple
     return tuple(changed), removed
 
 
-def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
-    """Merge small segments, copy those that are half replaced, and drop empty ones; largest first."""
+def merge_small(segments: tuple[LiveSegment, ...], *, compact: bool = False) -> tuple[LiveSegment, ...]:
+    """Merge small segments, copy those that are half replaced, and drop empty ones; largest first.
+
+    With ``compact``, all segments with replaced documents are copied.
+    """
     ordered = sorted(filter(len, segments), key=len, reverse=True)
     smaller = 0  # documents in the segments from here on
     start = len(ordered)
@@ -387,7 +392,10 @@ def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
         if smaller and (size < _SMALL or size < _RATIO * smaller):
             start = row
         smaller += size
-    large = [live if 2 * len(live) > len(live.segment) else _merged([live]) for live in ordered[:start]]
+    large = [
+        _merged([live]) if live.replaced and (compact or 2 * live.replaced >= len(live.segment)) else live
+        for live in ordered[:start]
+    ]
     return (*large, *([_merged(ordered[start:])] if start < len(ordered) else []))
 
 

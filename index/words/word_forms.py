@@ -40,6 +40,8 @@ _IRREGULAR: dict[str, str] = dict(
         "wolves/wolf calves/calf halves/half shelves/shelf loaves/loaf",
     )
 )
+# Changes with the stem of any word; part of what is stored about words.
+STEMMING = f"stems/1 snowball/{Stemmer.version()}"
 _STEMMERS = threading.local()  # a stemmer must not be shared between threads
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -36,6 +36,7 @@ COMMON_DOCUMENTS = 1000
 SELECTED_DOCUMENTS = 10_000
 _MAX_SUGGESTED = 1000  # terms per segment that are compared for suggestions
 _VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
+_VIDEOS_OF_A_PART = 1 << 20
 
 
 class VideoText(NamedTuple):
@@ -93,7 +94,7 @@ class WordIndex:
     """
 
     def __init__(self, segments: tuple[LiveSegment, ...], videos: int, captioned_version: int = 0) -> None:
-        self._segments = segments
+        self.segments = segments
         self.videos = videos  # with at least one text
         self.documents = sum(map(len, segments))
         self.captioned_version = captioned_version  # changes with the answers of ``captioned``
@@ -110,15 +111,19 @@ class WordIndex:
         while chunk := dict(islice(remaining, _VIDEOS_OF_A_SEGMENT)):
             index, changed = index._replace(chunk), True
         if changed:
-            for segment in index._segments:
+            for segment in index.segments:
                 for language in index._languages:
                     segment.segment.stem_order(language)  # now, rather than during a search
         return index
 
+    def compacted(self) -> WordIndex:
+        """Copy the segments with texts that were replaced, without these."""
+        return WordIndex(merge_small(self.segments, compact=True), self.videos, self.captioned_version)
+
     def _replace(self, texts: Mapping[int, Sequence[VideoText]]) -> WordIndex:
         changed = np.fromiter(texts, dtype=np.int64, count=len(texts))
         was_captioned = self.captioned(changed)
-        segments, removed = remove_videos(self._segments, changed)
+        segments, removed = remove_videos(self.segments, changed)
         added = build_segment(
             [
                 Document(video, text.kind, text.text, text.votes)
@@ -165,7 +170,7 @@ class WordIndex:
             parts = [search.select(selecting) for search in searches]
             rows = [
                 live.segment.rows.take(documents)
-                for live, (documents, _) in zip(self._segments, parts, strict=True)
+                for live, (documents, _) in zip(self.segments, parts, strict=True)
             ]
             strengths = [part for _, part in parts]
         # Joining rows takes long, even a single part, and most indexes have a single segment.
@@ -190,29 +195,27 @@ class WordIndex:
     def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Check whether each video has a caption, ``bool [ids]``."""
         captioned = np.zeros(len(ids), dtype=np.bool_)
-        for live in self._segments:
+        for live in self.segments:
             videos = live.segment.videos
             numbers, indices = videos.find(ids)
-            captioned[indices[videos.captioned[numbers] & live.alive[videos.starts[numbers]]]] = True
+            has_captions = videos.captions[numbers] > 0
+            captioned[indices[has_captions & live.alive[videos.starts[numbers]]]] = True
         return captioned
 
-    def count_captions(
-        self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Count the captions of each of G groups of videos, and the words in them, both ``[G]``.
+    def captions(self) -> Iterator[tuple[Ids, npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Yield the captioned videos in parts: their IDs, and how many captions, and words in them, each has."""
+        for live in self.segments:
+            videos = live.segment.videos
+            for start in range(0, len(videos.ids), _VIDEOS_OF_A_PART):
+                part = slice(start, start + _VIDEOS_OF_A_PART)
+                is_counted = live.alive[videos.starts[:-1][part]] & (videos.captions[part] > 0)
+                ids, captions, words = videos.ids[part], videos.captions[part], videos.caption_words[part]
+                yield ids[is_counted], captions[is_counted], words[is_counted]
 
-        Args:
-            locate: Returns each video's group, −1 for none.
-        """
-        captions, words = np.zeros(groups), np.zeros(groups)
-        for live in self._segments:
-            segment = live.segment
-            is_caption = live.alive & (segment.rows["kind"] == TextKind.CAPTION)
-            owners = np.where(is_caption, locate(segment.videos.ids)[segment.owners], -1)
-            is_counted = owners >= 0
-            captions += np.bincount(owners[is_counted], minlength=groups)
-            words += np.bincount(owners[is_counted], segment.rows["length"][is_counted], groups)
-        return captions, words
+    def between(self, starts: Ids, ends: Ids) -> Ids:
+        """List the IDs in disjoint ranges, each from its start to before its end, that have or had texts."""
+        ids = [live.segment.videos.between(starts, ends) for live in self.segments]
+        return np.concatenate([np.empty(0, dtype=np.int64), *ids])
 
     def expand(self, unit: QueryUnit) -> set[tuple[frozenset[str], ...]]:
         """Find the spellings of a unit: for each of a spelling's adjacent words, the terms that match it."""
@@ -222,7 +225,7 @@ class WordIndex:
                 frozenset(live.segment.terms.bytes_of(term).decode() for term, _ in words) - dropped
                 for words in spelling
             )
-            for live, search in zip(self._segments, self._searches([unit]), strict=True)
+            for live, search in zip(self.segments, self._searches([unit]), strict=True)
             for spelling in search.spellings[0]
         }
 
@@ -232,7 +235,7 @@ class WordIndex:
         if len(words) != 1 or count < 1:
             return []
         starts = [(mark + words[0][0].removeprefix(COMPOUND)).encode() for mark in ("", COMPOUND)]
-        ranges = [(live, live.segment.terms.with_prefix(each)) for live in self._segments for each in starts]
+        ranges = [(live, live.segment.terms.with_prefix(each)) for live in self.segments for each in starts]
         taken = 2 * count
         while True:
             terms: set[bytes] = set()
@@ -259,7 +262,7 @@ class WordIndex:
             return None
         neighbors = [word.encode() for word in spelling_neighbors(term)]
         possible = np.zeros(len(neighbors), dtype=np.bool_)
-        for live in self._segments:
+        for live in self.segments:
             for prefix in (b"", COMPOUND.encode()):
                 possible |= live.segment.terms.may_contain([prefix + word for word in neighbors])
         frequencies = {
@@ -271,7 +274,7 @@ class WordIndex:
     @cached_property
     def _languages(self) -> tuple[str, ...]:
         counts = np.zeros(len(ALL_STOP_WORDS), dtype=np.int64)
-        for live in self._segments:
+        for live in self.segments:
             counts += live.stop_counts
         return present_languages(counts.tolist(), self.documents)
 
@@ -285,7 +288,7 @@ class WordIndex:
             for mark in ("", COMPOUND)
         ]
         encoded = [name for _, name in names]
-        checks = [live.segment.terms.may_contain(encoded) for live in self._segments if names]
+        checks = [live.segment.terms.may_contain(encoded) for live in self.segments if names]
         stored = {term for (term, _), *has in zip(names, *checks, strict=True) if any(has)}
 
         # In a text with several forms of a word, the last one counts.
@@ -309,7 +312,7 @@ class WordIndex:
             others = [(COMPOUND + term, OTHER_FORM) for term, _ in joined]
             typed = (word, OTHER_FORM if compounds else EXACT)
             forms.append(([[[*joined, typed, *others, *compounds]]], None if compounds else word))
-        return [SegmentSearch(live, forms, self._languages) for live in self._segments]
+        return [SegmentSearch(live, forms, self._languages) for live in self.segments]
 
     def contains(self, term: str) -> bool:
         """Check whether a text has a folded word, or another form of it."""
@@ -318,7 +321,7 @@ class WordIndex:
     def _frequency(self, term: bytes) -> int:
         """Count the documents with a term or its compound."""
         total = 0
-        for live in self._segments:
+        for live in self.segments:
             indices = map(live.segment.terms.find, (term, COMPOUND.encode() + term))
             total += live.count([(index, EXACT) for index in indices if index >= 0])
         return total

@@ -15,6 +15,7 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ class TermTable:
     all terms with a short prefix.
     """
 
-    content: bytes  # the terms in UTF-8, concatenated
+    content: npt.NDArray[np.uint8]  # the terms in UTF-8, concatenated
     offsets: npt.NDArray[np.uint32]  # [terms + 1], where each term starts
     keys: npt.NDArray[np.uint64]  # [terms], each term's first eight bytes
 
@@ -79,18 +80,19 @@ class TermTable:
         offsets = np.zeros(len(padded) + 1, dtype=np.uint32)
         np.cumsum(np.count_nonzero(used, axis=1), out=offsets[1:])
         keys = np.ascontiguousarray(matrix[:, :_KEY_BYTES]).view(">u8").reshape(-1).astype(np.uint64)
-        return cls(matrix[used].tobytes(), offsets, keys)
+        return cls(matrix[used], offsets, keys)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def bytes_of(self, index: int) -> bytes:
         """Look up a term in UTF-8."""
-        return self.content[self.offsets[index] : self.offsets[index + 1]]
+        return self.content[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
     def all_bytes(self) -> list[bytes]:
         """List all terms in UTF-8, in order."""
-        return [self.content[start:end] for start, end in pairwise(self.offsets.tolist())]
+        content = self.content.tobytes()
+        return [content[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def find(self, term: bytes) -> int:
         """Find a term's index; −1 if the table does not contain it."""
@@ -127,7 +129,7 @@ class TermTable:
         lengths = np.diff(self.offsets)
         width = max(int(lengths.max(initial=0)), _KEY_BYTES)
         matrix = np.zeros((len(self), width), dtype=np.uint8)
-        matrix[np.arange(width) < lengths[:, None]] = np.frombuffer(self.content, dtype=np.uint8)
+        matrix[np.arange(width) < lengths[:, None]] = self.content
         padded: npt.NDArray[np.bytes_] = matrix.view(f"S{width}").reshape(-1)
         return padded
 
@@ -167,20 +169,23 @@ class Videos:
 
     ids: Ids  # [videos]
     starts: npt.NDArray[np.int32]  # [videos + 1], each one's first document
-    captioned: Flags  # [videos], whether it has a caption
+    captions: npt.NDArray[np.int32]  # [videos], number of its captions
+    caption_words: npt.NDArray[np.int32]  # [videos], number of words in its captions
     order: npt.NDArray[np.int32] | None  # [videos], numbers by ascending ID; None if they ascend as they are
 
     @classmethod
-    def of(cls, owners: Ids, captioned: Flags) -> Videos:
-        """Collect videos from the video ID of each document; a video's documents are side by side."""
-        (starts,) = run_starts(owners).nonzero()
-        ids = owners[starts]
-        return cls(
-            ids,
-            np.append(starts, len(owners)).astype(np.int32),
-            np.logical_or.reduceat(captioned, starts) if len(starts) else captioned,
-            None if (ids[1:] > ids[:-1]).all() else np.argsort(ids).astype(np.int32),
+    def of(cls, rows: npt.NDArray[np.void]) -> Videos:
+        """Collect videos from the row of each document; a video's documents are side by side."""
+        (starts,) = run_starts(rows["video"]).nonzero()
+        ids = rows["video"][starts]
+        is_caption = rows["kind"] == TextKind.CAPTION
+        lengths = np.where(is_caption, rows["length"], 0)
+        captions, words = (
+            np.add.reduceat(each, starts, dtype=np.int32) if len(starts) else np.empty(0, np.int32)
+            for each in (is_caption, lengths)
         )
+        order = None if (ids[1:] > ids[:-1]).all() else np.argsort(ids).astype(np.int32)
+        return cls(ids, np.append(starts, len(rows)).astype(np.int32), captions, words, order)
 
     def find(self, ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Find the numbers of the videos that are here, and their indices in ``ids``."""
@@ -190,6 +195,12 @@ class Videos:
         numbers = indices.astype(np.int32) if self.order is None else self.order[indices]
         matches = np.flatnonzero(self.ids[numbers] == ids)
         return numbers[matches], matches
+
+    def between(self, starts: Ids, ends: Ids) -> Ids:
+        """List the IDs in disjoint ranges, each from its start to before its end."""
+        first, end = (self.ids.searchsorted(limits, sorter=self.order) for limits in (starts, ends))
+        rows = _join_ranges(first, end - first)
+        return self.ids[rows if self.order is None else self.order[rows]]
 
 
 class StemOrder(NamedTuple):
@@ -211,7 +222,7 @@ class WordSegment:
     counts: npt.NDArray[np.int32]  # [terms], how many documents contain each
     documents: Documents  # [entries]
     positions: npt.NDArray[np.uint16]  # [entries]
-    _stems: dict[str, StemOrder] = field(default_factory=dict)
+    stems: dict[str, StemOrder] = field(default_factory=dict)  # by language, those computed so far
 
     def __len__(self) -> int:
         return len(self.owners)
@@ -223,20 +234,18 @@ class WordSegment:
     def documents_of(self, numbers: npt.NDArray[np.int32]) -> Documents:
         """List the documents of videos, which are given by number, video after video."""
         starts = self.videos.starts[numbers]
-        counts = self.videos.starts[numbers + 1] - starts
-        before = np.cumsum(counts, dtype=np.int32) - counts
-        return np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int32)
+        return _join_ranges(starts, self.videos.starts[numbers + 1] - starts)
 
     def stem_order(self, language: str) -> StemOrder:
         """Order the terms by their stems in a language; computed once."""
-        order = self._stems.get(language)
+        order = self.stems.get(language)
         if order is None:
             words = [word.removeprefix(COMPOUND.encode()) for word in self.terms.all_bytes()]
             indices = [index for index, word in enumerate(words) if word.isalpha()]
             stems = stem_words(language, [words[index].decode() for index in indices])
             hashes = np.zeros(len(words), dtype=np.uint32)
             hashes[indices] = list(map(_hash, stems))
-            order = self._stems[language] = _stem_order(hashes)
+            order = self.stems[language] = _stem_order(hashes)
         return order
 
     def same_stem(self, language: str, word: str) -> list[int]:
@@ -335,12 +344,12 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
         documents,
         positions,
     )
-    for language in set().union(*(segment._stems for segment, _ in segments)):
+    for language in set().union(*(segment.stems for segment, _ in segments)):
         hashes = np.zeros(len(terms), dtype=np.uint32)
         for (segment, _), mapping in zip(segments, mappings, strict=True):
             order = segment.stem_order(language)
             hashes[mapping[order.indices]] = order.hashes
-        merged._stems[language] = _stem_order(hashes[sizes.sum(axis=0) > 0])
+        merged.stems[language] = _stem_order(hashes[sizes.sum(axis=0) > 0])
     return merged
 
 
@@ -351,7 +360,7 @@ def _segment(
     documents: Documents,
     positions: npt.NDArray[np.uint16],
 ) -> WordSegment:
-    videos = Videos.of(rows["video"], rows["kind"] == TextKind.CAPTION)
+    videos = Videos.of(rows)
     used = sizes > 0
     offsets = np.zeros(np.count_nonzero(used) + 1, dtype=np.uint32)
     np.cumsum(sizes[used], out=offsets[1:])
@@ -368,6 +377,12 @@ def _segment(
         documents=documents,
         positions=positions,
     )
+
+
+def _join_ranges(starts: npt.NDArray[np.integer], counts: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+    """List the numbers of ranges, range after range, given their starts and lengths."""
+    before = np.cumsum(counts) - counts
+    return np.repeat((starts - before).astype(np.int32), counts) + np.arange(counts.sum(), dtype=np.int32)
 
 
 def run_starts(numbers: npt.NDArray[np.integer]) -> Flags:
@@ -390,4 +405,4 @@ def _stem_order(hashes: npt.NDArray[np.uint32]) -> StemOrder:
 
 
 def _hash(stem: str) -> int:
-    return hash(stem) & 0xFFFFFFFF or 1  # 0 is the hash of terms without a stem
+    return crc32(stem.encode()) or 1  # 0 is the hash of terms without a stem

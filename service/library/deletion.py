@@ -20,7 +20,8 @@ read the tombstones yet: a deletion counts as an edit, and searches drop results
   matrix is deleted. Once compacted, it has an empty shard. A task deleted as a whole gives up its name and refuses
   appends.
 
-Compaction rewrites shards without the vectors of deleted videos, whose files the sweeps delete later.
+Compaction rewrites shards without the vectors of deleted videos, and then word files without their texts
+(:func:`service.search.library_words.write_words`). The sweeps delete the replaced files later.
 """
 
 from __future__ import annotations

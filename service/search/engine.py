@@ -40,7 +40,7 @@ from service.core.settings import Settings, settings
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.clip_search import ClipSearch
 from service.search.explanations import QueryReports, explain_result
-from service.search.library_words import LibraryWords
+from service.search.library_words import LibraryWords, word_files
 from service.search.search_request import NO_FILTER, SearchRequest, parse_requests
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
@@ -219,7 +219,7 @@ class SearchEngine:
     def __init__(self, configured: Settings | None = None) -> None:
         self.settings = configured or settings()
         self.catalog_reads = CatalogReads()
-        words = LibraryWords(self.catalog_reads)
+        words = LibraryWords(self.catalog_reads, word_files(self.settings))
         self.snapshots = SnapshotManager(self.settings, self.catalog_reads, words)
         self.scheduler: BatchScheduler[SearchRequest, SearchResponse] = BatchScheduler(
             self._answer_batch, max_batch=MAX_BATCH, lanes=LANES, max_wait=self.settings.max_wait_seconds

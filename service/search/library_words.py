@@ -1,8 +1,10 @@
-"""Index the words of all searchable videos in memory.
+"""Index the words of all searchable videos: in word files that all processes map, and in memory what changed since.
 
 The index is computed from catalog rows alone, so a killed process or a restored backup cannot make it differ from them.
-Videos are added before the first snapshot that contains them is served. Edits show in the next search: each search
-compares the last edit's number with the index's, which reads one row.
+A worker writes the words of the library to files (:mod:`index.words.word_files`) once it has published videos, and in
+its maintenance. Other processes map the newest generation, and read from the catalog only the videos that it lacks and
+those edited since. Videos are added before the first snapshot that contains them is served. Edits show in the next
+search: each search compares the last edit's number with the index's, which reads one row.
 
 Transcripts are indexed apart from other texts: two hours of subtitles have as many words as a thousand captions. In a
 shared index, they would make caption words look common, and lookups would stop at the first passages.
@@ -10,60 +12,41 @@ shared index, they would make caption words look common, and lookups would stop 
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from posixpath import splitext
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Select, select
-from sqlalchemy.orm import Session
-from sqlalchemy.sql.elements import KeyedColumnElement
+import structlog
 
-from cinestrata_schemas.uris import is_source_uri
-from index.arrays import Ids, batches, find_ids, moment_ids
+from index.arrays import Ids, Rows, batches, find_ids, moment_ids
+from index.errors import WordsUnreadable
 from index.words.word_evidence import CaptionStatistics
+from index.words.word_files import FileStamp, StoredWords, WordFiles
 from index.words.word_forms import words_key
 from index.words.word_index import TextKind, VideoText, WordIndex
-from media.sources.media_source import file_name
-from service.catalog.database import CatalogReads, id_chunks, read_last_edit, session_scope
+from service.catalog.database import CatalogReads, read_last_edit
 from service.catalog.domain_videos import read_edited_videos
-from service.catalog.tables import Feedback, Passage, Video
 from service.catalog.video_texts import SourcedCues, with_following
 from service.core.errors import Unavailable
+from service.core.settings import Settings, settings
+from service.search.catalog_texts import ANALYSIS, IDS_PER_QUERY, ReadTexts, read_texts, timed_text
+from service.storage.index_manifest import searchable_videos
 
-MAX_TEXT_CHARS = 2000  # per text, like a caption
-MAX_VALUES = 256  # metadata values per video
-_LOWER, _UPPER = "a-z\u00df-\u00f6\u00f8-\u00ff0-9", "A-Z\u00c0-\u00d6\u00d8-\u00de"
-_CAMEL_CASE = re.compile(
-    f"(?<=[{_LOWER}])(?=[{_UPPER}])|(?<=[{_UPPER}])(?=[{_UPPER}][a-z\u00df-\u00f6\u00f8-\u00ff])"
-)
-MAX_VOTES = 15  # more do not change the weight
-MAX_FEEDBACK_TEXTS = 256  # per video
-_KINDS = {"speech": TextKind.SPEECH, "screen": TextKind.SCREEN}
-_CHUNK = 10_000  # videos whose texts are held in memory at a time
-_IDS_PER_QUERY = 500
+log = structlog.get_logger(__name__)
+
+_CHUNK = 1 << 16  # videos whose texts are held in memory at a time
+_READ_FIRST = 20_000  # videos that a starting server reads before it answers; more are read while it does
+_RETRY_SECONDS = 5.0
 _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
 _FREE_ENTRIES = 1 << 20
 _RECOUNTED = 50  # recount once one in this many library texts has changed
-# Table columns, which are faster to read than objects; with the column of the vector ID.
-_VIDEOS, _PASSAGES, _FEEDBACK = Video.__table__.c, Passage.__table__.c, Feedback.__table__.c
-_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
-_CUES = (
-    select(_PASSAGES.video_vector_id, _PASSAGES.source, _PASSAGES.cues).order_by(
-        _PASSAGES.video_vector_id, _PASSAGES.number
-    ),
-    _PASSAGES.video_vector_id,
-)
-_VERDICTS = (
-    select(_FEEDBACK.video_vector_id, _FEEDBACK.verdict, _FEEDBACK.text).order_by(_FEEDBACK.id),
-    _FEEDBACK.video_vector_id,
-)
 _NONE = np.empty(0, np.int64)
 
 
@@ -75,6 +58,18 @@ class RelevanceFeedback:
     """
 
     texts: Mapping[int, Sequence[tuple[str, VideoText]]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Iterable[Sequence[Any]]) -> RelevanceFeedback:
+        """Invert :meth:`to_json`."""
+        texts: dict[int, list[tuple[str, VideoText]]] = {}
+        for video, key, text, votes in values:
+            texts.setdefault(video, []).append((key, VideoText(TextKind.CONFIRMED, text, votes=votes)))
+        return cls(texts)
+
+    def to_json(self) -> list[Any]:
+        """Convert to JSON values."""
+        return [[v, key, text.text, text.votes] for v, group in self.texts.items() for key, text in group]
 
     def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> RelevanceFeedback:
         """Replace the texts of videos. Other kinds of texts among them are ignored."""
@@ -110,52 +105,26 @@ class RelevanceFeedback:
         return videos, np.array([votes[video] for video in videos.tolist()], np.int64)
 
 
-@dataclass(frozen=True)
-class TranscriptWords:
-    """An index of passages of timed texts, which use the IDs of moments, and their number in each video with some."""
-
-    index: WordIndex = field(default_factory=WordIndex.empty)
-    counts: Mapping[int, int] = field(default_factory=dict)
-
-    def replace(self, passages: Mapping[int, Sequence[SourcedCues]]) -> TranscriptWords:
-        """Replace the passages of videos; a video without any is removed."""
-        texts: dict[int, list[VideoText]] = {}
-        counts = dict(self.counts)
-        for video, parts in passages.items():
-            texts |= {passage: [] for passage in moment_ids(video, counts.pop(video, 0)).tolist()}
-            if parts:
-                counts[video] = len(parts)
-                spoken = zip(moment_ids(video, len(parts)).tolist(), parts, [*parts[1:], None], strict=True)
-                texts |= {
-                    passage: [timed_text(with_following(part, following))]
-                    for passage, part, following in spoken
-                }
-        return TranscriptWords(self.index.replace(texts.items()), counts) if texts else self
-
-
-def timed_text(passage: SourcedCues) -> VideoText:
-    """Join a passage's cues to one text."""
-    kind = _KINDS.get(passage.source, TextKind.TRANSCRIPT)
-    return VideoText(kind, " ".join(text for *_, text in passage.cues))
-
-
-class ReadTexts(NamedTuple):
-    """Texts by vector ID, also for videos without any, and the passages of each video."""
-
-    texts: dict[int, Sequence[VideoText]]
-    passages: dict[int, list[SourcedCues]]
-
-    @classmethod
-    def none(cls, videos: Ids) -> ReadTexts:
-        """Create a result in which the videos have no texts."""
-        return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
+def replace_passages(index: WordIndex, passages: Mapping[int, Sequence[SourcedCues]]) -> WordIndex:
+    """Replace the passages of videos in an index of passages, which use the IDs of moments."""
+    videos = np.array(sorted(passages), np.int64)
+    starts = np.array([moment_ids(video, 1)[0] for video in videos.tolist()], np.int64)
+    ends = np.array([moment_ids(video + 1, 1)[0] for video in videos.tolist()], np.int64)
+    texts: dict[int, list[VideoText]] = {passage: [] for passage in index.between(starts, ends).tolist()}
+    for video, parts in passages.items():
+        if parts:
+            spoken = zip(moment_ids(video, len(parts)).tolist(), parts, [*parts[1:], None], strict=True)
+            texts |= {
+                passage: [timed_text(with_following(part, following))] for passage, part, following in spoken
+            }
+    return index.replace(texts.items()) if texts else index
 
 
 class LibraryTexts(NamedTuple):
     """The texts of a library as of one time; replaced as a whole."""
 
     words: WordIndex = WordIndex.empty()
-    transcripts: TranscriptWords = TranscriptWords()
+    transcripts: WordIndex = WordIndex.empty()
     feedback: RelevanceFeedback = RelevanceFeedback()
     videos: Ids = _NONE  # int64, ascending; vector IDs of the videos
     edit: int | None = None  # number of the last edit in the index; None before the first videos
@@ -167,34 +136,79 @@ class LibraryTexts(NamedTuple):
         )
         return self._replace(
             words=self.words.replace(indexed),
-            transcripts=self.transcripts.replace(read.passages),
+            transcripts=replace_passages(self.transcripts, read.passages),
             feedback=self.feedback.replace(read.texts),
         )
+
+
+def write_words(added: Ids | None = None, *, compact: bool = False) -> None:
+    """Write the words of the library's videos to its files; see :meth:`LibraryWords.write`.
+
+    Failures are only logged, since processes read from the catalog what the files lack.
+    """
+    if not settings().index_dir.exists():
+        return
+    try:
+        videos = searchable_videos() if added is None else added
+        words = LibraryWords(files=word_files(settings()))
+        words.write(videos, added=added is not None, compact=compact)
+    except (OSError, Unavailable) as error:
+        log.warning("words_not_written", error=str(error), kind=type(error).__name__)
+
+
+def word_files(configured: Settings) -> WordFiles:
+    """Get the word files of a library."""
+    return WordFiles(configured.index_dir, ANALYSIS)
 
 
 class LibraryWords:
     """The words of a process's searchable videos. Thread-safe.
 
+    Args:
+        files: Files with the words of the library; None: all are read from the catalog.
+
     Attributes:
         texts: Texts of the videos, at least as new as the last :meth:`follow_edits`.
     """
 
-    def __init__(self, reads: CatalogReads | None = None) -> None:
-        self._reads = reads or CatalogReads()
+    def __init__(self, reads: CatalogReads | None = None, files: WordFiles | None = None) -> None:
+        self._reads, self._files = reads or CatalogReads(), files
+        self._stamp: FileStamp | None = None  # of the generation that was mapped, or cannot be
+        self._verified: FileStamp | None = None
+        self._reader: LibraryWords | None = None  # reads all texts while searches go on without words
+        self._wanted = _NONE  # videos of the newest snapshot
         self.texts = LibraryTexts()
         self._captions: WeakKeyDictionary[VideoTasks, DomainCaptions] = WeakKeyDictionary()
         self._captions_lock = Lock()
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # for the state; not held while many videos are read
 
-    def prepare(self, videos: Ids) -> None:
+    @property
+    def problem(self) -> str | None:
+        """Why searches do without words of videos; None if they do not."""
+        if (reader := self._reader) is None:
+            return None
+        done = f"{len(reader.texts.videos):,} of {len(self._wanted):,} videos"
+        return f"words are being read from the catalog ({done}); until then, searches rank by the visual score alone"
+
+    def prepare(self, videos: Ids, *, in_background: bool = False) -> None:
         """Add the texts of videos that the index lacks, before a snapshot of these videos is served.
 
         Searches continue meanwhile. Raises Unavailable; the videos read so far are then in the index.
+
+        Args:
+            in_background: Whether to read those of many videos in a thread.
         """
         with self._preparation:
-            missing = np.setdiff1d(videos, self.texts.videos, assume_unique=True)
+            self._wanted = videos
+            if self._reader is not None:
+                return
+            self._map_files()
+            missing = _without(videos, self.texts.videos)
             if not len(missing):
+                return
+            if in_background and len(missing) > _READ_FIRST:
+                self._read_in_background()
                 return
             since = read_last_edit()
             for chunk in batches(missing, _CHUNK):
@@ -206,6 +220,86 @@ class LibraryWords:
                         videos=np.insert(indexed, np.searchsorted(indexed, chunk), chunk),
                         edit=since if edit is None else min(edit, since),
                     )
+
+    def _map_files(self) -> LibraryTexts | None:
+        """Map a new generation of the word files, and add later edits; without a usable one, the texts stay.
+
+        Returns what the files contain.
+        """
+        if self._files is None or (stamp := self._files.stamp()) in (None, self._stamp):
+            return None
+        number, self._stamp = read_last_edit(), stamp
+        try:
+            stored = self._files.read()
+            if stored.edit > number:
+                raise WordsUnreadable("the words are newer than the catalog")
+        except WordsUnreadable as error:
+            log.warning("words_not_mapped", error=str(error))
+            return None
+        feedback = RelevanceFeedback.from_json(stored.feedback)
+        state = LibraryTexts(stored.words, stored.transcripts, feedback, stored.videos, stored.edit)
+        with self._replacement:
+            stored.words.captioned_version = self.texts.words.captioned_version + 1
+            self.texts = self._with_edits(state, max(number, self.texts.edit or 0))
+        return state
+
+    def write(self, videos: Ids, *, added: bool = False, compact: bool = False) -> None:
+        """Write the words of videos as the next generation of the files, unless the newest one has them.
+
+        Args:
+            videos: Ascending; all searchable videos, or with ``added`` those that were published since.
+            compact: Whether to write all segments again that have texts of deleted or edited videos.
+
+        Raises:
+            OSError: The files cannot be written; TimeoutError: another process writes them.
+            Unavailable: The catalog cannot be read.
+        """
+        if self._files is None:
+            raise AssertionError("there is no folder for the words")
+        with self._files.lock(0):
+            stored = self._map_files()
+            videos = np.union1d(self.texts.videos, videos) if added else videos
+            self.prepare(videos)
+            self.retain(videos)
+            self.follow_edits()
+            if compact:
+                compacted = [index.compacted() for index in (self.texts.words, self.texts.transcripts)]
+                self.texts = self.texts._replace(words=compacted[0], transcripts=compacted[1])
+            words, transcripts, feedback, indexed, edit = self.texts
+            if self.texts is not stored and edit is not None:
+                self._files.write(StoredWords(words, transcripts, indexed, feedback.to_json(), edit))
+
+    def verify(self) -> None:
+        """Compare a new generation of the files with its checksums; if it is damaged, read the words again."""
+        if self._files is None or self._stamp in (None, self._verified) or self._reader is not None:
+            return
+        self._verified = self._stamp
+        if damage := self._files.find_damage():
+            log.error("words_damaged", error=damage)
+            self._files.discard()
+            with self._preparation, self._replacement:
+                self.texts = LibraryTexts()
+                self._read_in_background()
+
+    def _read_in_background(self) -> None:
+        self._reader = LibraryWords(self._reads, self._files)
+        Thread(target=self._read_all, args=[self._reader], name="read-words", daemon=True).start()
+
+    def _read_all(self, reader: LibraryWords) -> None:
+        """Write the words of all videos, or wait for another process that writes them, then use them."""
+        while True:
+            try:
+                reader.write(self._wanted)
+                break
+            except Exception as error:
+                log.warning("words_not_written", error=str(error), kind=type(error).__name__)
+                if isinstance(error, OSError) and len(reader.texts.videos):
+                    break  # without files, the words stay in memory
+            time.sleep(_RETRY_SECONDS)
+        with self._preparation, self._replacement:
+            self.texts, self._reader = reader.texts, None
+        with suppress(Unavailable):  # the next snapshot tries again
+            self.prepare(self._wanted)
 
     def captions_of(self, videos: VideoTasks, words: WordIndex | None = None) -> DomainCaptions:
         """Get the caption facts for a snapshot's videos and some words, the newest by default.
@@ -227,10 +321,9 @@ class LibraryWords:
     def retain(self, videos: Ids) -> None:
         """Drop the words of all other videos, once the snapshot of the given ones is served."""
         with self._preparation, self._replacement:
-            indexed = self.texts.videos
-            gone = np.setdiff1d(indexed, videos, assume_unique=True)
+            gone = _without(self.texts.videos, videos)
             if len(gone):
-                remaining = np.setdiff1d(indexed, gone, assume_unique=True)
+                remaining = _without(self.texts.videos, gone)
                 self.texts = self.texts.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
     def follow_edits(self) -> int | None:
@@ -244,7 +337,10 @@ class LibraryWords:
         try:
             number = self._reads.read(read_last_edit)
             if number > edit:
-                self._apply_edits(number)
+                with self._replacement:
+                    state = self.texts
+                    if state.edit is not None and number > state.edit:  # else another search read them
+                        self.texts = self._with_edits(state, number)
         except Unavailable:
             return None
         return number
@@ -254,19 +350,25 @@ class LibraryWords:
         self.follow_edits()
         return self.texts.words
 
-    def _apply_edits(self, number: int) -> None:
-        with self._replacement:
-            state = self.texts
-            indexed, edit = state.videos, state.edit
-            if edit is None or number <= edit:  # another search read them
-                return
-            edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
-            # numpy's set operations would sort all IDs.
-            first, end = (np.searchsorted(indexed, edited, side) for side in ("left", "right"))
-            for chunk in batches(edited[end > first], _IDS_PER_QUERY):
-                read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
-                state = state.replace(read)
-            self.texts = state._replace(edit=number)
+    def _with_edits(self, state: LibraryTexts, number: int) -> LibraryTexts:
+        """Read the edits after those that a state contains, up to a number."""
+        edit, indexed = state.edit or 0, state.videos
+        if number == edit:
+            return state
+        edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
+        # numpy's set operations would sort all IDs.
+        first, end = (np.searchsorted(indexed, edited, side) for side in ("left", "right"))
+        for chunk in batches(edited[end > first], IDS_PER_QUERY):
+            read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
+            state = state.replace(read)
+        return state._replace(edit=number)
+
+
+def _without(ids: Ids, others: Ids) -> Ids:
+    """Leave out other IDs; both are ascending."""
+    if np.array_equal(ids, others):
+        return ids[:0]
+    return ids[~find_ids(others, ids)[0]]
 
 
 class VideoTasks:
@@ -278,37 +380,45 @@ class VideoTasks:
     Attributes:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
         by_task: ``int64 [n]``; vector IDs task by task, ascending within each; task t starts at ``starts[t]``.
-        order: ``int64 [n]``; row in ``by_task`` of each ID in ``videos``.
         counts: ``int64 [T]``; number of videos in each task.
     """
 
     def __init__(self, videos: Sequence[Ids]) -> None:
-        ids: Ids = np.concatenate([np.empty(0, np.int64), *videos])
-        self.by_task = ids
+        self.by_task = self.videos = ids = np.concatenate([_NONE, *videos])
         self.starts: Ids = np.cumsum([0, *(len(ids_of_task) for ids_of_task in videos)], dtype=np.int64)
         self.counts: npt.NDArray[np.int64] = np.diff(self.starts)
-        tasks = np.repeat(np.arange(len(videos), dtype=np.int32), self.counts)
-        order = np.argsort(ids, kind="stable")
-        self.order = order
-        self.videos: Ids = ids[order]
-        self._tasks = tasks[order]
+        self._order: Rows | None = None  # row in ``by_task`` of each ID in ``videos``, unless the same
+        if not (ids[1:] > ids[:-1]).all():
+            self._order = np.argsort(ids, kind="stable")
+            self.videos = ids[self._order]
         self._first = int(self.videos[0]) if len(ids) else 0
         span = int(self.videos[-1]) - self._first + 1 if len(ids) else 0
-        self._table: npt.NDArray[np.int32] | None = None
+        self._table: npt.NDArray[np.integer] | None = None
         if span <= _MAX_SPARSITY * len(ids) + _FREE_ENTRIES:
             # The last entry is for all IDs outside the table.
-            self._table = np.full(span + 1, -1, np.int32)
-            self._table[self.videos - self._first] = self._tasks
+            number = np.int16 if len(videos) < 1 << 15 else np.int32
+            self._table = np.full(span + 1, -1, number)
+            self._table[ids - self._first] = np.repeat(np.arange(len(videos), dtype=number), self.counts)
+
+    def find(self, ids: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:
+        """Find which of some IDs are those of videos, and the rows of these in ``by_task``."""
+        is_stored, rows = find_ids(self.videos, ids)
+        return is_stored, rows if self._order is None else self._order[rows]
+
+    def tasks_of(self, rows: Rows) -> npt.NDArray[np.int32]:
+        """Find the index of the task that each row in ``by_task`` belongs to."""
+        return (np.searchsorted(self.starts, rows, side="right") - 1).astype(np.int32)
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
         """Find the index of each video's task, ``int32 [len(ids)]``; -1 for unknown IDs."""
         if self._table is not None:
             entries = ids - self._first
             last = len(self._table) - 1
-            return self._table[np.where((entries < 0) | (entries > last), last, entries)]
-        is_stored, rows = find_ids(self.videos, ids)
+            entries[(entries < 0) | (entries > last)] = last
+            return self._table[entries].astype(np.int32)
+        is_stored, rows = self.find(ids)
         indices = np.full(len(ids), -1, np.int32)
-        indices[is_stored] = self._tasks[rows]
+        indices[is_stored] = self.tasks_of(rows)
         return indices
 
 
@@ -337,10 +447,23 @@ class DomainCaptions:
         self.version = words.captioned_version
         self.counted = words.documents if counted is None else counted
         self._videos = videos
-        self._is_captioned = words.captioned(videos.by_task)
-        sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
-        self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[videos.starts])
-        self.statistics = statistics or self._count(words)
+        self._is_captioned = np.zeros(len(videos.by_task), np.bool_)
+        count = len(videos.counts)
+        captioned, captions, lengths = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
+        for ids, numbers, word_counts in words.captions():
+            is_stored, rows = videos.find(ids)
+            tasks = videos.tasks_of(rows)
+            self._is_captioned[rows] = True
+            captioned += np.bincount(tasks, minlength=count)
+            captions += np.bincount(tasks, numbers[is_stored], count)
+            lengths += np.bincount(tasks, word_counts[is_stored], count)
+        self.uncaptioned_counts: npt.NDArray[np.int64] = videos.counts - captioned
+        self.statistics = statistics or CaptionStatistics(
+            int(captions.sum()),
+            lengths / np.maximum(captions, 1),
+            captioned.astype(np.float64),
+            self.uncaptioned_counts.astype(np.float64),
+        )
 
     def uncaptioned(self, task: int) -> Ids:
         """Find the videos without captions in the task at an index: vector IDs, ascending."""
@@ -353,103 +476,5 @@ class DomainCaptions:
         """Check whether each video of the snapshot has a caption, given the indices of their tasks."""
         are_captioned = self.uncaptioned_counts[tasks] == 0
         (unknown,) = np.nonzero(~are_captioned)
-        rows = self._videos.order[find_ids(self._videos.videos, videos[unknown])[1]]
-        are_captioned[unknown] = self._is_captioned[rows]
+        are_captioned[unknown] = self._is_captioned[self._videos.find(videos[unknown])[1]]
         return np.asarray(are_captioned)
-
-    def _count(self, words: WordIndex) -> CaptionStatistics:
-        captions, lengths = words.count_captions(self._videos.locate, len(self._videos.counts))
-        uncaptioned = self.uncaptioned_counts.astype(np.float64)
-        return CaptionStatistics(
-            int(captions.sum()),
-            lengths / np.maximum(captions, 1),
-            self._videos.counts - uncaptioned,
-            uncaptioned,
-        )
-
-
-def read_texts(videos: Ids) -> ReadTexts:
-    """Read the texts and transcripts of videos, given by ascending vector ID; raises Unavailable.
-
-    Damaged captions or metadata yield no texts, and neither does a deleted video.
-    """
-    read = ReadTexts.none(videos)
-    for batch in batches(videos, _IDS_PER_QUERY):
-        ids, texts = batch.tolist(), dict[int, list[VideoText]]()
-        with session_scope() as session:
-            for video, uri, captions, metadata in _rows(session, _TEXTS, ids):
-                texts[video] = texts_of(uri, captions, metadata)
-            for video, voted in read_feedback_texts(session, ids).items():
-                texts.get(video, []).extend(voted)
-            for video, source, cues in _rows(session, _CUES, ids):
-                read.passages[video].append(SourcedCues(source, cues))
-        read.texts.update(texts)
-    return read
-
-
-def read_feedback_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:
-    """Read the texts with relevance feedback, most votes first; texts with negative feedback have negative votes.
-
-    A text's votes are its positive less its negative feedback. A text without a majority is left out.
-    """
-    votes: dict[tuple[int, str], int] = {}
-    texts: dict[tuple[int, str, str], str] = {}
-    for video, verdict, text in _rows(session, _VERDICTS, videos):
-        key = words_key(text) or ""  # rows of an earlier version have another one
-        votes[video, key] = votes.get((video, key), 0) + (1 if verdict == "right" else -1)
-        texts.setdefault((video, key, verdict), text)
-    voted: dict[int, list[VideoText]] = {}
-    for (video, key), sum_of_votes in sorted(votes.items(), key=lambda entry: -abs(entry[1])):
-        listed = voted.setdefault(video, [])
-        if sum_of_votes and len(listed) < MAX_FEEDBACK_TEXTS:
-            text = texts[video, key, "right" if sum_of_votes > 0 else "wrong"]
-            counted = max(-MAX_VOTES, min(sum_of_votes, MAX_VOTES))
-            listed.append(VideoText(TextKind.CONFIRMED, text, votes=counted))
-    return voted
-
-
-def read_positive_texts(session: Session, videos: Sequence[int]) -> dict[int, list[str]]:
-    """Read the texts of videos with positive feedback, given by vector ID; videos without any are left out."""
-    positive_texts: dict[int, list[str]] = {}
-    for chunk in id_chunks(sorted(videos)):
-        for video, texts in read_feedback_texts(session, chunk).items():
-            if positive := [text.text for text in texts if text.votes > 0]:
-                positive_texts[video] = positive
-    return positive_texts
-
-
-def _rows(
-    session: Session, query: tuple[Select[Any], KeyedColumnElement[Any]], videos: Sequence[int]
-) -> Iterable[Any]:
-    """Read the rows of videos, at most as many as fit in a query."""
-    rows, video = query
-    return session.connection().execute(rows.where(video.in_(videos)))
-
-
-def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> list[VideoText]:
-    """Collect the texts of a video.
-
-    Captions come first, then metadata values: strings and numbers, also those in lists and in objects, whose field is
-    ``outer.inner``. Booleans are skipped. The file name loses its extension; a camel-case name is also added as
-    separate words.
-    """
-    texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
-    # A stack instead of recursion: metadata may be nested as deep as its size allows.
-    stack: list[tuple[str, Any]] = list(metadata.items())[::-1]
-    most = len(texts) + MAX_VALUES
-    while stack and len(texts) < most:
-        field, value = stack.pop()
-        if isinstance(value, Mapping):
-            stack.extend((f"{field}.{name}", inner) for name, inner in list(value.items())[::-1])
-        elif isinstance(value, list):
-            stack.extend((field, inner) for inner in reversed(value))
-        elif isinstance(value, str):
-            texts.append(VideoText(TextKind.METADATA, value[:MAX_TEXT_CHARS], field))
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            shown = int(value) if isinstance(value, float) and value.is_integer() else value
-            texts.append(VideoText(TextKind.METADATA, str(shown), field))
-    file = file_name(uri) if is_source_uri(uri) else uri.rpartition("/")[2]
-    name = splitext(file)[0].replace("_", " ")
-    names = dict.fromkeys([name, _CAMEL_CASE.sub(" ", name)])
-    texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in names]
-    return [text for text in texts if text.text.strip()]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 from sqlalchemy import func, select
 
-from index.arrays import Ids
+from index.arrays import FIRST_MOMENT_ID, Ids
 from index.errors import ManifestError, ShardStoreError
 from index.files.manifest_format import Manifest
 from index.milvus.milvus_vector_store import MilvusVectorStore
@@ -46,6 +47,21 @@ def stored_ids(task_id: str, ids: Ids) -> Ids:
         return ids[:0]
     with unavailable_if_failing("The index can't be read"):
         return ShardStore(settings().index_dir).stored_ids(task_id, ids)
+
+
+def searchable_videos() -> Ids:
+    """List the videos in all readable shards, without moments and deleted ones, by vector ID; raise Unavailable."""
+    store = library_store(settings())
+    with unavailable_if_failing("The index can't be read"):
+        manifest = store.manifest()
+    videos = [np.empty(0, np.int64)]
+    for key in manifest.shards:
+        with suppress(
+            ShardStoreError, OSError
+        ):  # those of other shards are read from the catalog once they are back
+            videos.append(store.open(manifest.segments(key), store.tombstones(manifest, key)).ids)
+    ids: Ids = np.sort(np.concatenate(videos))
+    return ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
 
 
 def read_manifest() -> Manifest:

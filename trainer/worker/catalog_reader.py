@@ -20,7 +20,7 @@ from service.catalog.tables import Moment, Task, Video
 from service.core import request_limits
 from service.core.errors import DomainChanged
 from service.core.settings import settings
-from service.search.library_words import read_positive_texts
+from service.search.catalog_texts import read_positive_texts
 from service.storage.library_files import check_video_uri, local_video
 from service.tasks.lifecycle import Claim
 from trainer.errors import FramesMissing

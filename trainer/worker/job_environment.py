@@ -23,6 +23,7 @@ from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import CinestrataError, Unavailable
 from service.core.settings import settings
 from service.library.deletion import sweep_index
+from service.search.library_words import write_words
 from service.storage import index_manifest
 from service.storage.index_manifest import library_store
 from service.storage.library_backbone import backbone_of_task
@@ -39,7 +40,7 @@ from trainer.errors import (
 )
 from trainer.methods import MethodError
 from trainer.published_library import Library
-from trainer.task_data import TaskData
+from trainer.task_data import TaskData, vector_ids
 from trainer.training_memory import usable_bytes
 from trainer.worker.catalog_reader import learned_captions
 
@@ -180,11 +181,12 @@ def _correctable(error: BaseException) -> tuple[str, str] | None:
 
 
 def clean_up(claim: Claim, task: TaskData) -> None:
-    """Remove a ready task's checkpoints, frame caches and rejected uploads, and index files that no task needs.
+    """Write a ready task's words; remove its checkpoints, frame caches and rejected uploads, and unneeded index files.
 
     Failures are only logged, since nothing depends on the removal; maintenance deletes the caches and uploads that
     remain.
     """
+    write_words(vector_ids(task.clips))
     try:
         remove_checkpoints(claim.task.id)
         sweep_index()

@@ -186,7 +186,9 @@ class SearchResponse(ResponseModel):
     )
     routing: list[TaskRouting] = Field(description="The searched and the 10 likeliest, likeliest first.")
     timing_ms: SearchTiming
-    degraded: dict[str, str] = Field(default_factory=dict, description="Domains not searched, with reasons.")
+    degraded: dict[str, str] = Field(
+        default_factory=dict, description="Domains not searched, with reasons; `words` while texts are not."
+    )
     metadata_as_of: datetime | None = optional(
         "Time of the catalog copy used for captions and filters while the catalog database is unreachable: videos "
         "added since are left out. Null while it is reachable."

@@ -182,6 +182,7 @@ class SnapshotManager:
         otherwise wait forever.
         """
         snapshot, error, is_loaded = self._current, self.last_error, bool(self._loader.backbones)
+        words = {"words": problem} if (problem := self._words.problem) else {}
         if snapshot is not None or error is not None:
             index_state = error or "ok"
         else:
@@ -192,11 +193,12 @@ class SnapshotManager:
             pinned=snapshot is not None and snapshot.is_pinned,
             generation=snapshot.generation if snapshot else 0,
             tasks=len(set(map(task_of, snapshot.shards))) if snapshot else 0,
-            degraded=snapshot.degraded_by_name if snapshot else {},
+            degraded={**(snapshot.degraded_by_name if snapshot else {}), **words},
             checks={
                 "model": "ok" if is_loaded else error or "still loading",
                 "index": index_state if is_loaded else "ok",
                 **(_describe_snapshot(snapshot) if snapshot else {}),
+                **words,
             },
         )
 
@@ -226,7 +228,8 @@ class SnapshotManager:
             try:
                 loaded = self._load_newest_or_earlier()
                 if loaded is not None:
-                    self._words.prepare(loaded.video_tasks.videos)
+                    is_first = self._current is None and bool(self._threads)
+                    self._words.prepare(loaded.video_tasks.videos, in_background=is_first)
                     self._words.captions_of(loaded.video_tasks)
                 fresh = loaded
             except Unavailable as error:
@@ -405,6 +408,7 @@ class SnapshotManager:
         lower_thread_priority()
         while not self._is_stopped.is_set():
             if not self.verify_next_shard():
+                self._words.verify()
                 self._is_stopped.wait(POLL_SECONDS)
 
 

@@ -80,6 +80,8 @@ def answer_searches(searches: Sequence[TextSearch]) -> list[SearchResponse]:
         **snapshot.degraded_by_name,
         **{snapshot.task_names[task]: reason for task, reason in not_cached.items()},
     }
+    if problem := searches[0].cache.words.problem:
+        degraded["words"] = problem
     for search in searches:
         search.times["merge"] += catalog_ms
     return [

@@ -29,7 +29,8 @@ from service.catalog.video_texts import SourcedCues, TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.search.catalog_read_cache import VideoRow
-from service.search.library_words import DomainCaptions, LibraryTexts, texts_of, timed_text
+from service.search.catalog_texts import texts_of, timed_text
+from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
@@ -92,7 +93,7 @@ class QueryWords:
         self.passages: dict[int, int] = {}
         self._negative_domains = np.empty(0, np.int32)  # domains of the videos with negative feedback
         self._find_evidence(matches, is_searched)
-        if texts.transcripts.index.documents and self.units:
+        if texts.transcripts.documents and self.units:
             self._add_transcripts(is_searched)
         if texts.feedback.texts:
             self._add_negative_feedback([typed, self.text], is_searched)
@@ -189,7 +190,7 @@ class QueryWords:
 
     def _add_transcripts(self, is_searched: npt.NDArray[np.bool_]) -> None:
         """Add the evidence from transcripts, and remember each video's best passage."""
-        matches = self._texts.transcripts.index.lookup(self.units, required_units)
+        matches = self._texts.transcripts.lookup(self.units, required_units)
         log_odds, says_all = passage_evidence(
             matches.strengths, matches.kinds, matches.frequencies, matches.documents
         )
@@ -224,7 +225,7 @@ class QueryWords:
 
     def _correct(self, typed: str, matches: WordMatches) -> str | None:
         """Correct words by one letter that no text contains and that are not one word piece; None if all are right."""
-        words, transcripts = self._texts.words, self._texts.transcripts.index
+        words, transcripts = self._texts.words, self._texts.transcripts
         missing = [
             self.units[index].terms[0]
             for index in np.flatnonzero(matches.frequencies == 0)[:_MAX_CORRECTED].tolist()
@@ -320,7 +321,7 @@ class QueryWords:
         """
         spellings: dict[str, set[tuple[int, tuple[frozenset[str], ...]]]] = {}
         least = min(_IN_A_QUARTER_OF_THE_TEXTS, max(self._weights, default=0.0))
-        transcripts = self._texts.transcripts.index
+        transcripts = self._texts.transcripts
         for number, unit in enumerate(self.units):
             if self._weights[number] >= least:
                 for first, *others in self._texts.words.expand(unit) | transcripts.expand(unit):

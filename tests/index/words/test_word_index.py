@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from index.words import word_index
 from index.words.text_analysis import parse_query
 from index.words.word_forms import is_correctable, spelling_neighbors
 from index.words.word_index import COMMON_DOCUMENTS, SELECTED_DOCUMENTS, TextKind, VideoText, WordIndex
@@ -83,11 +84,16 @@ def test_captioned_videos_have_a_caption_or_a_transcript(
         ]
 
 
-def test_captions_and_their_words_are_counted_by_group() -> None:
-    index = index_of("heron", "owl barn meadow", "two owls", "of no group")
-    index = index.replace([(4, [VideoText(TextKind.METADATA, "place barn")])])
-    counted, words = index.count_captions(lambda ids: np.array([0, 1, 0, -1, 0], np.int32)[ids], 3)
-    assert (counted.tolist(), words.tolist()) == ([2, 1, 0], [3, 3, 0])
+def test_captions_and_their_words_are_counted_by_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_index, "_VIDEOS_OF_A_PART", 2)
+    index = index_of("heron", "owl barn meadow", "two owls", "a gull")
+    index = index.replace(
+        [(4, [VideoText(TextKind.METADATA, "place barn")]), (1, captions("owl", "barn owl"))]
+    )
+    counted = [
+        video for part in index.captions() for video in zip(*(each.tolist() for each in part), strict=True)
+    ]
+    assert sorted(counted) == [(0, 1, 1), (1, 2, 3), (2, 1, 2), (3, 1, 2)]
 
 
 @given(changes, st.sampled_from(["d", "S", "sit", "row", "走", "x", "", "sit up"]), st.integers(1, 3))

@@ -26,7 +26,8 @@ from service.library import video_changes
 from service.library.deletion import delete_videos
 from service.library.library_listing import get_video
 from service.library.video_changes import edit_video, entity_tag, give_feedback, list_feedback, take_back
-from service.search.library_words import MAX_VOTES, LibraryWords, read_texts
+from service.search.catalog_texts import MAX_VOTES, read_texts
+from service.search.library_words import LibraryWords
 from service.tasks import commands
 
 Post = Callable[..., TaskDetails]

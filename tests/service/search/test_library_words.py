@@ -25,14 +25,8 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library.video_changes import edit_video
 from service.search import library_words
-from service.search.library_words import (
-    MAX_TEXT_CHARS,
-    MAX_VALUES,
-    LibraryWords,
-    RelevanceFeedback,
-    VideoTasks,
-    texts_of,
-)
+from service.search.catalog_texts import MAX_TEXT_CHARS, MAX_VALUES, texts_of
+from service.search.library_words import LibraryWords, RelevanceFeedback, VideoTasks
 
 TIMEOUT_SECONDS = 20
 Post = Callable[..., TaskDetails]
@@ -107,7 +101,7 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
 def _said(words: LibraryWords, query: str) -> list[int]:
     """Return the IDs of the videos in which a word is said."""
     words.current()
-    matched = words.texts.transcripts.index.lookup(parse_query(query)).videos
+    matched = words.texts.transcripts.lookup(parse_query(query)).videos
     return sorted(set(video_ids_of(matched).tolist()))
 
 
@@ -129,7 +123,7 @@ def test_transcripts_follow_edits_and_snapshots(
     assert _found(later, "minute") == []
     later.retain(videos[1:])
     assert [_said(later, word) for word in ("m0", "m4")] == [[], [owl]]
-    assert later.texts.transcripts.index.videos == 2  # the passages of the owl
+    assert later.texts.transcripts.videos == 2  # the passages of the owl
 
 
 def test_edits_of_other_videos_are_ignored(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:
