@@ -110,6 +110,11 @@ class IndexSnapshot:
         entries = [entry for shard in list(self._shards.values()) for entry in shard.segments]
         return [entry for entry in reversed(entries) if entry.id not in self._verified]
 
+    @property
+    def gpu_failures(self) -> dict[str, str]:
+        """Why a CPU searches shards in place of the GPU, by task."""
+        return self._store.segment_cache.gpu_failures()
+
     def verify_segment(self, entry: SegmentEntry) -> None:
         """Read every byte of a segment and compare checksums; raises ShardMissing or ShardCorrupt."""
         require_intact(self._store.shard_folder(entry.id), entry, verify=True)

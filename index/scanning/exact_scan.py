@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -298,6 +299,7 @@ def unpack_rows(bitmap: RowBitmap, start: int, count: int) -> npt.NDArray[np.boo
 _SPARE_RESULTS = 32  # beyond twice the wanted results; the GPU also rounds the query to half precision
 _MAX_RESULTS = 2048  # in one search on a GPU
 _COPIED_ROWS = 65_536  # vectors copied at a time
+_SCRATCH_BYTES = 256 * 1024**2  # for products; FAISS reserves six times as much by default
 
 
 def is_gpu_used(device: Device) -> bool:
@@ -315,31 +317,61 @@ def is_gpu_used(device: Device) -> bool:
     return available
 
 
+_gpu_lock = Lock()  # FAISS lets one thread at a time use a GPU's resources
+
+
+@cache
+def gpu_resources() -> Any:
+    """Reserve this process's scratch memory on the GPU; all its segments share it."""
+    resources = faiss.StandardGpuResources()
+    resources.setTempMemory(_SCRATCH_BYTES)
+    return resources
+
+
 class GpuScan:
-    """Selects the best rows on a GPU and scores them from the mapped file, so scores and ties are the exact ones."""
+    """Selects the best rows on a GPU and scores them from the mapped file, so scores and ties are the exact ones.
+
+    Attributes:
+        failure: Why the CPU searches instead, for example a lack of memory on the GPU; None while the GPU does.
+    """
 
     def __init__(self, exact: ExactScan) -> None:
         self._exact = exact
-        self._lock = Lock()  # FAISS lets one thread at a time use a GPU's resources
-        self._resources = faiss.StandardGpuResources()
-        config = faiss.GpuIndexFlatConfig()
-        config.useFloat16 = True
-        self._index = faiss.GpuIndexFlatIP(self._resources, exact.dim, config)
-        for rows in batches(np.arange(exact.count), _COPIED_ROWS):
-            self._index.add(exact.vectors(rows))
+        self.failure: str | None = None
+        self._index: Any = None
+        try:
+            with _gpu_lock:
+                config = faiss.GpuIndexFlatConfig()
+                config.useFloat16 = True
+                index = faiss.GpuIndexFlatIP(gpu_resources(), exact.dim, config)
+                for rows in batches(np.arange(exact.count), _COPIED_ROWS):
+                    index.add(exact.vectors(rows))
+            self._index = index
+        except RuntimeError as error:
+            self._leave_gpu(error)
 
     def search_many(self, queries: Vectors, k: int, live: RowBitmap | None = None) -> list[RowHits]:
         """Search as :meth:`ExactScan.search_many` does.
 
         The CPU searches where the GPU cannot decide: for deep results, where deletions and filters leave too few
-        of its rows, and where ties may continue beyond its last row.
+        of its rows, where ties may continue beyond its last row, and once the GPU has failed.
         """
-        limit = 2 * k + _SPARE_RESULTS
-        if limit > min(_MAX_RESULTS, self._exact.count):
+        limit, index = 2 * k + _SPARE_RESULTS, self._index
+        if index is None or limit > min(_MAX_RESULTS, self._exact.count):
             return self._exact.search_many(queries, k, live)
-        with self._lock:
-            _, candidates = self._index.search(queries, limit)
+        try:
+            with _gpu_lock:
+                _, candidates = index.search(queries, limit)
+        except RuntimeError as error:
+            self._leave_gpu(error)
+            return self._exact.search_many(queries, k, live)
         return [self._rescore(query, rows, k, live) for query, rows in zip(queries, candidates, strict=True)]
+
+    def _leave_gpu(self, error: RuntimeError) -> None:
+        """Free the copy on the GPU, and record the error: FAISS raises this type for every fault of the device."""
+        is_full = "out of memory" in str(error)
+        self.failure = "its memory is full" if is_full else str(error).strip().splitlines()[-1]
+        self._index = None
 
     def _rescore(self, query: Vectors, rows: Rows, k: int, live: RowBitmap | None) -> RowHits:
         _, (last_score,) = self._exact.search_rows(query, rows[-1:], 1)

@@ -39,14 +39,14 @@ class Segment:
         ids: Ids,
         *,
         ann: AnnIndex | None = None,
-        gpu: bool = False,
+        gpu: exact_scan.GpuScan | None = None,
         mapped: Mapping[str, os.stat_result],
     ) -> None:
         self.entry = entry
         self.ids = ids  # of each row, int64 [n], ascending
         self._exact = exact
         self._ann = ann
-        self._gpu = exact_scan.GpuScan(exact) if gpu else None
+        self.gpu = gpu
         self._mapped = mapped
 
     @classmethod
@@ -55,7 +55,7 @@ class Segment:
 
         Args:
             verify: Read every byte and compare checksums; otherwise compare only sizes and counts.
-            gpu: Search a copy on a GPU, exactly; the file is mapped as well.
+            gpu: Search a copy on a GPU, exactly, if it has memory for it; the file is mapped as well.
         """
         # First, because FAISS's readers do not check the files.
         segment_files.require_intact(folder, entry, verify=verify)
@@ -68,13 +68,15 @@ class Segment:
             if not exact_scan.is_flat_index(flat) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
                 raise ShardCorrupt(f"{name}: {segment_files.VECTORS} contradicts the manifest")
             exact, ann, names = exact_scan.ExactScan(flat), None, [segment_files.VECTORS]
-            if entry.structure is not None and entry.structure.kind in ANN_KINDS and not gpu:
+            scan = exact_scan.GpuScan(exact) if gpu else None
+            is_on_gpu = scan is not None and scan.failure is None
+            if entry.structure is not None and entry.structure.kind in ANN_KINDS and not is_on_gpu:
                 ann = open_ann(folder / segment_files.STRUCTURE, entry.structure.kind, exact)
                 names.append(segment_files.STRUCTURE)
             mapped = {str(folder / name): os.stat(folder / name) for name in names}
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
-        return cls(entry, exact, segment_files.load_ids(folder, entry), ann=ann, gpu=gpu, mapped=mapped)
+        return cls(entry, exact, segment_files.load_ids(folder, entry), ann=ann, gpu=scan, mapped=mapped)
 
     def is_stale(self) -> bool:
         """Check whether a mapped file has changed its size, or was replaced by an intact one.
@@ -107,7 +109,7 @@ class Segment:
         if self._ann is not None:
             results = [self._search_ann(self._ann, query, k, live) for query in queries]
         else:
-            results = (self._gpu or self._exact).search_many(queries, k, live)
+            results = (self.gpu or self._exact).search_many(queries, k, live)
         return [Hits(self.ids[rows], scores) for rows, scores in results]
 
     def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
@@ -187,6 +189,11 @@ class SegmentCache:
                 segment = cached.segment = None  # a copy on a GPU is freed before the next one is made
                 segment = cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
         return segment
+
+    def gpu_failures(self) -> dict[str, str]:
+        """List why a CPU searches domains in place of the GPU, by task."""
+        segments = [cached.segment for cached in list(self._entries.values())]
+        return {s.entry.task: s.gpu.failure for s in segments if s and s.gpu and s.gpu.failure}
 
     def retain(self, identifiers: set[str]) -> None:
         """Drop all other segments, such as those that a new generation no longer names."""

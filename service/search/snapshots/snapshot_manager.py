@@ -437,4 +437,7 @@ def _describe_snapshot(snapshot: SearchSnapshot) -> dict[str, str]:
         gigabytes = sum(entry.bytes for entry in unread) / 1e9
         total = len(manifest.all_segments())
         checks["checksums"] = f"{len(unread)} of {total} shards ({gigabytes:.1f} GB) are not verified yet"
+    if failures := snapshot.index_snapshot.gpu_failures:
+        reasons = [f"{snapshot.task_names.get(task, task)!r} ({reason})" for task, reason in failures.items()]
+        checks["index_device"] = f"the CPU searches, not the GPU: {', '.join(sorted(reasons))}"
     return checks

@@ -14,7 +14,14 @@ from index.errors import DeviceMissing
 from index.files.manifest_format import SegmentEntry
 from index.index_snapshot import IndexSnapshot
 from index.scanning import exact_scan
-from index.scanning.exact_scan import ExactScan, GpuScan, empty_flat_index, is_gpu_used, widen_half_precision
+from index.scanning.exact_scan import (
+    ExactScan,
+    GpuScan,
+    empty_flat_index,
+    gpu_resources,
+    is_gpu_used,
+    widen_half_precision,
+)
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard, Segment
 
@@ -127,20 +134,41 @@ def test_equal_vectors_have_equal_scores_in_every_row(store: ShardStore) -> None
     assert hits.ids.tolist() == list(range(1003))
 
 
+class SimulatedResources:
+    """Resources of a GPU with a memory of bytes, which scratch memory takes first."""
+
+    created = 0
+    free = 1 << 40
+
+    def __init__(self) -> None:
+        SimulatedResources.created += 1
+
+    def setTempMemory(self, size: int) -> None:  # noqa: N802 (name in FAISS)
+        self.allocate(size)
+
+    def allocate(self, size: int) -> None:
+        if size > SimulatedResources.free:
+            raise RuntimeError("Error in allocMemory()\nError: cudaMalloc error out of memory [2]")
+        SimulatedResources.free -= size
+
+
 class SimulatedGpuIndex:
     """A flat GPU index: vectors and queries in half precision, ties in any order."""
 
     searches = 0
 
-    def __init__(self, resources: object, dim: int, config: Any) -> None:
+    def __init__(self, resources: SimulatedResources, dim: int, config: Any) -> None:
         assert config.useFloat16
+        self._resources = resources
         self._vectors = np.empty((0, dim), np.float32)
 
     def add(self, vectors: np.ndarray) -> None:
+        self._resources.allocate(2 * vectors.size)
         self._vectors = np.concatenate([self._vectors, vectors.astype(np.float16).astype(np.float32)])
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         SimulatedGpuIndex.searches += len(queries)
+        self._resources.allocate(0)
         scores = queries.astype(np.float16).astype(np.float32) @ self._vectors.T
         rows = np.lexsort((-np.arange(len(self._vectors)) + 0 * scores, -scores))[:, :k]
         return np.take_along_axis(scores, rows, axis=1), rows
@@ -148,7 +176,10 @@ class SimulatedGpuIndex:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    gpu_resources.cache_clear()
+    monkeypatch.setattr(SimulatedResources, "created", 0)
+    monkeypatch.setattr(SimulatedResources, "free", 1 << 40)
+    monkeypatch.setattr(faiss, "StandardGpuResources", SimulatedResources, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
     monkeypatch.setattr(faiss, "GpuIndexFlatConfig", type("Config", (), {"useFloat16": False}), raising=False)
     monkeypatch.setattr(faiss, "GpuIndexFlatIP", SimulatedGpuIndex, raising=False)
@@ -207,3 +238,28 @@ def test_store_searches_on_configured_device(
         assert SimulatedGpuIndex.searches == (where == "auto")
     assert answers[0].ids.tolist() == answers[1].ids.tolist()
     assert answers[0].scores.tolist() == answers[1].scores.tolist()
+
+
+def test_domains_share_the_scratch_memory_of_a_gpu_and_the_processor_searches_those_without_room(
+    gpu: None, store: ShardStore, publish_task: Callable, unit: Callable
+) -> None:
+    for number, name in enumerate("abc"):
+        manifest = publish_task(store, name, range(500 * number, 500 * (number + 1)))
+    query = unit(1)[0]
+    gpu_resources()
+    SimulatedResources.free = 2 * 500 * len(query)  # of one domain
+    snapshot = IndexSnapshot.open(ShardStore(store.root, device="cuda"))
+
+    def search(snapshot: IndexSnapshot) -> list[Any]:
+        shards = [snapshot.shard(name, fingerprint=manifest.shards[name].fingerprint) for name in "abc"]
+        return [(hits.ids.tolist(), hits.scores.tolist()) for hits in (s.search(query, 5) for s in shards)]
+
+    expected = search(IndexSnapshot.open(ShardStore(store.root)))
+    assert search(snapshot) == expected
+    assert SimulatedResources.created == SimulatedGpuIndex.searches == 1
+    assert snapshot.gpu_failures == dict.fromkeys("bc", "its memory is full")
+    assert search(snapshot) == expected
+    assert SimulatedGpuIndex.searches == 2, "the domain with room stays there"
+    SimulatedResources.free = -1  # so that even nothing does not fit
+    assert search(snapshot) == expected
+    assert snapshot.gpu_failures.keys() == set("abc"), "a search may also find no memory"

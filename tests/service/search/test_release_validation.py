@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cinestrata_schemas.search import SearchResult
+from index.shards.faiss_vector_store import SegmentCache
 from models.backbones.backbone import Backbone
 from models.errors import ReleaseError
 from models.releases.release_files import (
@@ -206,6 +207,9 @@ def test_large_library_is_served_before_it_is_verified(
     assert service.snapshots.refresh()
     assert service.snapshots.readiness().degraded == {}
     assert service.snapshots.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
+    monkeypatch.setattr(SegmentCache, "gpu_failures", lambda cache: {"tsk_birds": "its memory is full"})
+    device = service.snapshots.readiness().checks["index_device"]
+    assert device == "the CPU searches, not the GPU: 'birds' (its memory is full)"
     assert {r.task for r in service.search("an owl", k=20).results} == {"birds", "cars", "sea"}
     assert service.snapshots.verify_next_shard()
     assert service.snapshots.readiness().degraded == {}, "the shard of cars is verified first and is intact"
