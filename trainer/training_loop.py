@@ -132,7 +132,7 @@ def fit(
     resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
-    optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
+    optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON, fused=True)
     compute_loss = group.parallel_loss(method.loss, _optimized(optimizer))
     rates = [parameters["lr"] for parameters in optimizer.param_groups]
     losses, first_epoch = [], 0

@@ -286,5 +286,5 @@ class Zscl(SentenceMethod):
     def _update_ensemble(self, members: int) -> None:
         """Set θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), where t = ``members`` includes the current weights."""
         weights = dict(self.model.named_parameters())
-        for name, mean in self.ensemble.items():
-            mean.lerp_(weights[name], 1 / (members + 1))
+        trained: list[Tensor] = [weights[name] for name in self.ensemble]
+        torch._foreach_lerp_(list(self.ensemble.values()), trained, 1 / (members + 1))

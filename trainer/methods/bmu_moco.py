@@ -63,8 +63,8 @@ class BmuMoco(MomentumMethod):
 
     def pull_encoders(self, pair: str) -> None:
         """Pull the encoders: θ ← m̂ θ + (1 − m̂) θ_m (local pair: eq. 12, global pair: eq. 13)."""
-        for trained, momentum in self.weight_pairs(pair):
-            trained.lerp_(momentum, 1 - self.config.encoder_momentum)
+        trained, momentum = self.weight_pairs(pair)
+        torch._foreach_lerp_(trained, momentum, 1 - self.config.encoder_momentum)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.trained_tasks += self.is_training

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, ClassVar
 
 import torch
@@ -143,13 +144,17 @@ class Ctp(Finetune):
         if self.previous is not None:
             sources, m = [self.online, self.previous], self.config.momentum
         share = (1 - m) / len(sources)
-        networks = (self.online, self.momentum, *sources)
-        for trained, momentum, *weights in zip(*(n.parameters() for n in networks), strict=True):
-            if not trained.requires_grad:
-                continue  # the networks may share this weight
-            momentum.mul_(m)
-            for weight in weights:
-                momentum.add_(weight, alpha=share)
+        is_trained = [
+            weight.requires_grad for weight in self.online.parameters()
+        ]  # networks may share the others
+
+        def trained(networks: _Networks) -> list[Tensor]:
+            return list(compress(networks.parameters(), is_trained))
+
+        momentum, *weights = map(trained, (self.momentum, *sources))
+        torch._foreach_mul_(momentum, m)
+        for source in weights:
+            torch._foreach_add_(momentum, source, alpha=share)
         if self._keys is not None and self.config.queue:
             self.queues.push(*self._keys)
         self._keys = None

@@ -19,7 +19,7 @@ videos.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -142,8 +142,8 @@ class MomentumMethod(Finetune):
     def after_step(self) -> None:
         """Update the momentum encoders, then enqueue this step's keys (algorithm 1, lines 14 to 18)."""
         for name in self.momentum:  # θ_m ← m θ_m + (1 − m) θ (local pair: eq. 8, global pair: eq. 14)
-            for trained, momentum in self.weight_pairs(name):
-                momentum.lerp_(trained, 1 - self.config.momentum)
+            trained, momentum = self.weight_pairs(name)
+            torch._foreach_lerp_(momentum, trained, 1 - self.config.momentum)
         for pair, keys in zip(self.momentum.values(), self._keys, strict=False):
             pair.queues.push(*keys)
         self._keys = []
@@ -209,12 +209,11 @@ class MomentumMethod(Finetune):
 
     # -- internal ---------------------------------------------------------------------------------------
 
-    def weight_pairs(self, pair: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every trained weight with its counterpart in a pair of momentum encoders."""
-        parameters = self.momentum[pair].encoders.parameters()
-        for trained, momentum in zip(self.model.parameters(), parameters, strict=True):
-            if trained.requires_grad:
-                yield trained, momentum
+    def weight_pairs(self, pair: str) -> tuple[list[Tensor], list[Tensor]]:
+        """Collect the trained weights, and their counterparts in a pair of momentum encoders."""
+        parameters = zip(self.model.parameters(), self.momentum[pair].encoders.parameters(), strict=True)
+        pairs = [(trained, momentum) for trained, momentum in parameters if trained.requires_grad]
+        return [trained for trained, _ in pairs], [momentum for _, momentum in pairs]
 
     @torch.inference_mode()
     def validation_recall(self, clips: Sequence[Clip]) -> float | None:
