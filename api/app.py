@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.responses import Response
 
@@ -30,7 +31,6 @@ from api.request_middleware import (
 from api.request_threads import limit_request_threads
 from api.routes import RESOURCE_ROUTERS, agent_routes
 from api.security.authentication import Authenticator, require_network_credentials
-from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from cinestrata_schemas import __version__
 from service.core import tracing
@@ -108,7 +108,17 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(SecurityMiddleware, settings=configured, authenticator=authenticator)
     app.add_middleware(LoadSheddingMiddleware, admission=query_service.admission)
     if configured.cors_origins:
-        share_with_origins(app, configured.cors_origins)
+        # Pages of these origins send an API key. Their scripts cannot read responses to requests with the session
+        # cookie, which browsers add to requests from other subdomains and ports; changes ignore it there.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=configured.cors_origins,
+            allow_methods=("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS"),
+            allow_headers=("*",),
+            expose_headers=("*",),
+            allow_credentials=False,
+            allow_private_network=True,  # pages of the Internet may be listed by a service in a home network
+        )
     app.add_middleware(RequestObserver)
     app.add_middleware(PathPrefixMiddleware, root=configured.root_path, resources=_api_resources(app))
     app.add_middleware(

@@ -8,13 +8,12 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import redis
 
 from cinestrata_schemas import __version__
 from cli.commands import library_checks
-from cli.embedded.data_folder import read_lock_holder, redis_argv
+from cli.embedded.data_folder import read_lock_holder, redis_executable
 from media.reading import available_sources
 from service.catalog.database import engine, ping, sqlite_path
 from service.catalog.migrations import require_newest_schema
@@ -95,9 +94,7 @@ def check_broker(settings: Settings) -> str:
         return f"answers, maxmemory-policy {policy}"
     if "CINESTRATA_REDIS_URL" in os.environ or read_lock_holder(settings.run_dir):
         raise CheckFailed("Redis doesn't answer. Check that it runs, and CINESTRATA_REDIS_URL.")
-    with tempfile.TemporaryDirectory() as folder:
-        executable = redis_argv(Path(folder), Path(folder) / "redis.sock")[0]
-    return f"not started; `cinestrata up` starts {executable}"
+    return f"not started; `cinestrata up` starts {redis_executable()}"
 
 
 def check_index(settings: Settings) -> str:

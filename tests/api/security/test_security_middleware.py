@@ -190,7 +190,7 @@ def test_no_origin_is_allowed_by_default(client: TestClient) -> None:
 def test_listed_origin_passes_the_preflight_without_credentials(shared: TestClient) -> None:
     allowed = _preflight(shared, LISTED)
     assert allowed["access-control-allow-origin"] == LISTED
-    assert "X-API-Key" in allowed["access-control-allow-headers"]
+    assert "x-api-key" in allowed["access-control-allow-headers"]
     assert "access-control-allow-credentials" not in allowed
     assert "access-control-allow-origin" not in _preflight(shared, OTHER)
 
@@ -214,8 +214,7 @@ def test_listed_origin_may_send_the_headers_of_agents(shared: TestClient, method
     answer = shared.options("/mcp", headers={"Origin": LISTED, **headers})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, LISTED)
     assert answer.headers["access-control-allow-private-network"] == "true"
-    allowed = answer.headers["access-control-allow-headers"].lower().split(", ")
-    assert set(names.lower().replace(" ", "").split(",")) <= set(allowed)
+    assert answer.headers["access-control-allow-headers"] == names
     for origin in (OTHER, "null", f"{LISTED}.evil.example", "http://app.example.com"):
         refused = shared.options("/mcp", headers={"Origin": origin, **headers})
         assert (refused.status_code, refused.headers.get("access-control-allow-origin")) == (400, None)
@@ -237,8 +236,7 @@ def test_every_answer_to_an_agent_is_readable_by_listed_origins(
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     answer = keyed.request(method, path, json=message, headers={"Origin": LISTED, "X-API-Key": key})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, LISTED)
-    exposed = answer.headers["access-control-expose-headers"].split(", ")
-    assert {"Mcp-Session-Id", "WWW-Authenticate", "Location", "Upload-Offset"} <= set(exposed)
+    assert answer.headers["access-control-expose-headers"] == "*"
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +296,7 @@ def test_errors_and_their_headers_are_readable_by_listed_origins(shared: TestCli
     answer = shared.get("/v1/tasks?limit=0", headers={"Origin": LISTED})
     assert answer.status_code == 422
     assert answer.headers["access-control-allow-origin"] == LISTED
-    assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+    assert answer.headers["access-control-expose-headers"] == "*"
 
 
 @pytest.mark.parametrize(
