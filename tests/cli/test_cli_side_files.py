@@ -216,11 +216,8 @@ def test_captions_beside_speech_stay_captions(folder: Folder) -> None:
     files = {name: text for name, text in WHISPER.items() if name != "clip.txt"}
     files |= {"captions.tsv": "file\tcaption\nclip.mp4\ta machine\n", "text.txt": "a dog runs\na dog plays\n"}
     files |= {"both.srt": SRT, "both.txt": "a field at dawn\n"}
-    files |= {
-        "empty.json": '{"text": "", "segments": [], "language": "en"}',
-        "empty.tsv": "start\tend\ttext\n",
-    }
-    files |= {"empty.txt": "", "t.tsv": "file\tstart\tend\ttext\ntable.mp4\t0\t2\ta cat\n"}
+    files |= {"empty.json": '{"text": "", "segments": [], "language": "en"}', "empty.txt": ""}
+    files |= {"empty.tsv": "start\tend\ttext\n", "t.tsv": "file\tstart\tend\ttext\ntable.mp4\t0\t2\ta cat\n"}
     listing = folder.read(videos, files)
     assert [listing[name].captions for name in videos.split(";")] == [
         ["a machine"],
@@ -239,23 +236,16 @@ CHAT = (
 
 
 def test_what_a_downloader_leaves_beside_a_video_is_no_caption(folder: Folder) -> None:
-    info = {
-        "title": "A dog runs",
-        "description": "In the park",
-        "extractor": "y",
-        "comments": [{"text": "first!"}],
-    }
+    described = {"title": "A dog runs", "description": "In the park"}
+    info = {**described, "extractor": "y", "comments": [{"text": "first!"}]}
     playlist = {"_type": "playlist", "id": "PL1", "title": "Dogs", "entries": [], "extractor": "youtube:tab"}
     json3 = '{"wireMagic": "pb3", "events": [{"tStartMs": 1000, "segs": [{"utf8": "the photodiode hums"}]}]}'
     files = dict.fromkeys(("clip.live_chat.json", "clip.live_chat.jsonl", "clip.live_chat.json.part"), CHAT)
     files |= {"gone.live_chat.json": CHAT, "Talk [x].live_chat.json": CHAT, "clip.en.json": json3}
     files |= {"clip.rechat.json": '[{"message": {"body": "lol"}}]', "clip.comments.json": "[]"}
     files |= {"clip.info.json": json.dumps(info), "clip.description": "In the park", "archive.txt": "y x\n"}
-    files |= {
-        "Dogs [PL1].info.json": json.dumps(playlist),
-        "clip.en.json3": json3,
-        "clip.annotations.xml": "<a/>",
-    }
+    files |= {"Dogs [PL1].info.json": json.dumps(playlist), "clip.en.json3": json3}
+    files |= {"clip.annotations.xml": "<a/>"}
     listing = folder.read("clip.mp4;Talk [x].mp4", files)
     assert [video.captions for video in listing.values()] == [[], ["A dog runs", "In the park"]]
     assert said(listing) == {}
@@ -269,21 +259,13 @@ def takeout(description: str | None = "Grandma blows out candles", **fields: Any
     )
 
 
+CUT_NAMES = ". .supplemental-metadata. .supplemental-metada. .supplemen. .suppl. .s. .."
+
+
 @pytest.mark.parametrize(
     ("video", "name"),
     [
-        *(
-            ("clip.mp4", f"clip.mp4.{end}json")
-            for end in (
-                "",
-                "supplemental-metadata.",
-                "supplemental-metada.",
-                "supplemen.",
-                "suppl.",
-                "s.",
-                ".",
-            )
-        ),
+        *(("clip.mp4", f"clip.mp4{middle}json") for middle in CUT_NAMES.split()),
         ("clip(1).mp4", "clip.mp4.supplemental-metadata(1).json"),
         ("clip(1).mp4", "clip.mp4(1).json"),
     ],
@@ -425,13 +407,8 @@ def test_endings_may_have_any_case(folder: Folder) -> None:
         "2023-05-01 10:00:00.123\n[iso: 100] [latitude: 48.1]</font>\n"
     )
     files: dict[str, str] = {f"DJI_0001.{kind}": "x" for kind in ("LRF", "THM", "JPG", "AAC")}
-    files |= {
-        "DJI_0001.SRT": telemetry,
-        "DJI_0001.TXT": "a field\n",
-        "b.srt": srt("lower"),
-        "b.SRT": srt("not"),
-    }
-    files |= {"B.SRT": srt("upper"), "c.VTT": VTT, "D.srt": SRT}
+    files |= {"DJI_0001.SRT": telemetry, "DJI_0001.TXT": "a field\n", "c.VTT": VTT, "D.srt": SRT}
+    files |= {"b.srt": srt("lower"), "b.SRT": srt("not"), "B.SRT": srt("upper")}
     listing = folder.read("DJI_0001.MP4;b.mp4;B.mp4;c.Mp4;D.MOV", files)
     assert listing["DJI_0001.MP4"].captions == ["a field"]
     assert said(listing) == {

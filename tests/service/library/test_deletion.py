@@ -53,6 +53,29 @@ def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> S
     return library, service
 
 
+@pytest.fixture
+def owned(served: Served) -> Callable[..., dict[str, Path]]:
+    """``owned(video, uri, content)`` creates files of a video and returns their paths."""
+
+    def make(video: str, uri: str, content: str) -> dict[str, Path]:
+        with session_scope(write=True) as session:
+            row = session.query(Video).filter(Video.id == video).one()
+            row.uri, row.content_hash = uri, content
+        files = {
+            "thumbnail": library_files.thumbnail_path(video),
+            "frames": settings().cache_dir / "8x64" / f"{content}.npy",
+            "other frames": settings().cache_dir / "2x224" / f"{content}.npy",
+            "file": (settings().uploads_dir if uri.startswith("upload:") else settings().media_root)
+            / uri.removeprefix(library_files.UPLOAD_SCHEME),
+        }
+        for path in files.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+        return files
+
+    return make
+
+
 def _found(service: SearchEngine, **options: Any) -> list[str]:
     return [result.video_id for result in service.search("an owl", 50, **options).results]
 
@@ -128,9 +151,6 @@ def test_files_of_a_video_that_takes_over_an_id_stay(owned: Callable[..., dict[s
         register_removals(session, Video.id == "birds-1")
     assert remove_deleted_files() == {}
     assert all(path.exists() for path in files.values())
-
-
-# -- search and counts ----------------------------------------------------------------------------
 
 
 def test_deleted_video_is_removed_from_all_searches_immediately(served: Served) -> None:
@@ -290,32 +310,6 @@ def test_counts_and_shares_exclude_deleted_videos(served: Served) -> None:
         deletion.storage_usage("boats")
 
 
-# -- rows and files -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def owned(served: Served) -> Callable[..., dict[str, Path]]:
-    """``owned(video, uri, content)`` creates files of a video and returns their paths."""
-
-    def make(video: str, uri: str, content: str) -> dict[str, Path]:
-        with session_scope(write=True) as session:
-            row = session.query(Video).filter(Video.id == video).one()
-            row.uri, row.content_hash = uri, content
-        files = {
-            "thumbnail": library_files.thumbnail_path(video),
-            "frames": settings().cache_dir / "8x64" / f"{content}.npy",
-            "other frames": settings().cache_dir / "2x224" / f"{content}.npy",
-            "file": (settings().uploads_dir if uri.startswith("upload:") else settings().media_root)
-            / uri.removeprefix(library_files.UPLOAD_SCHEME),
-        }
-        for path in files.values():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"x")
-        return files
-
-    return make
-
-
 def test_derived_files_are_deleted_and_user_files_are_kept(owned: Callable[..., dict[str, Path]]) -> None:
     uploaded = owned("birds-0", "upload://tsk_birds/a.mp4", "a" * 64)
     theirs = owned("birds-1", "mine/b.mp4", "b" * 64)
@@ -357,9 +351,6 @@ def test_captions_and_metadata_are_erased_from_the_data_folder(served: Served) -
     with session_scope() as session:
         rows = [session.execute(table.select()).all() for table in Video.metadata.sorted_tables]
     assert "Quillfeather" not in repr(rows)
-
-
-# -- repetition, also after a kill --------------------------------------------------------------------------------
 
 
 def test_deletion_is_idempotent_and_reports_unknown_ids(served: Served) -> None:
@@ -410,9 +401,6 @@ def test_failed_tombstone_deletes_nothing(served: Served) -> None:
     assert catalog_library.get_video("birds-0").captions == [BIRDS[0]]
 
 
-# -- compaction ---------------------------------------------------------------------------------------------
-
-
 def test_compaction_removes_deleted_vectors_and_keeps_results(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,9 +426,6 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     fingerprint = store.manifest().shards["tsk_cars"].fingerprint
     stored = IndexSnapshot.open(store).shard("tsk_cars", fingerprint=fingerprint)
     assert np.array_equal(stored.vectors(stored.ids), library.stored(CARS)[[0, 2]])
-
-
-# -- deletion before training ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -321,23 +321,6 @@ def test_deleted_domain_is_not_created_again(films: Path) -> None:
     assert [each.name for each in commands.list_tasks()] == [task.name]
 
 
-def test_one_run_at_a_time(films: Path) -> None:
-    sync = register()
-    first = claim_run(sync.id)
-    assert first is not None
-    assert list_syncs()[0].running
-    assert claim_run(sync.id) is None
-    run_sync(sync.id)
-    assert commands.list_tasks() == []
-    with session_scope(write=True) as session:  # the worker died
-        session.execute(update(LeaseRow).values(until=datetime.now(UTC) - timedelta(seconds=1)))
-    assert run(sync).error is None
-    with pytest.raises(LeaseLost):
-        first.renew()
-    first.finish(None, "late")
-    assert list_syncs()[0].error is None
-
-
 def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`cinestrata sync` sends the same file while the service plans; the second one is rejected as a copy."""
     sync = register()
@@ -359,10 +342,8 @@ def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.Monk
     for _ in range(2):
         counts = counts_of(sync)
         assert (counts.new, counts.unchanged, counts.rejected) == (0, 3, 0)
-    domain = commands.list_tasks()[0].id
-    uris = sorted(
-        video.uri for video in list_videos(VideoFilters(task=domain)).videos if video.status == "accepted"
-    )
+    videos = list_videos(VideoFilters(task=commands.list_tasks()[0].id)).videos
+    uris = sorted(video.uri for video in videos if video.status == "accepted")
     assert uris == [f"films/{name}.mp4" for name in "abc"]
 
 
@@ -401,19 +382,24 @@ def test_due_syncs_and_lost_messages_are_sent_once(films: Path, messages: list[s
     assert messages == [sync.id] * 3
 
 
-def test_run_of_a_killed_worker_is_repeated(films: Path) -> None:
+def test_one_run_at_a_time_and_that_of_a_killed_worker_is_repeated(films: Path) -> None:
     sync = register(every_seconds=86_400)
     killed = claim_run(sync.id)
     assert killed is not None
+    assert list_syncs()[0].running
+    assert claim_run(sync.id) is None
+    run_sync(sync.id)
+    assert commands.list_tasks() == []
     pass_time(299)
     assert send_due_syncs() == 0
     pass_time(2)
     assert (send_without_a_broker(), send_due_syncs(), send_due_syncs()) == (0, 1, 0)
     assert not list_syncs()[0].running
+    run_sync(sync.id)
     with pytest.raises(LeaseLost):
         killed.renew()
-    run_sync(sync.id)
-    assert len(commands.list_tasks()) == 1
+    killed.finish(None, "late")
+    assert (len(commands.list_tasks()), list_syncs()[0].error) == (1, None)
     assert hours_until_the_next_run() > 23
     pass_time(86_400)
     assert claim_run(sync.id) is not None
