@@ -97,7 +97,7 @@ class LibraryChecker:
         self._data, self._index = data, data / "index"
         self._catalog = catalog
         self._manifest: dict[str, Any] = {}
-        self._word_folders: set[str] = set()
+        self._words: dict[str, Any] = {}
 
     def check(self, expected: ExpectedVideos) -> list[str]:
         """List the violations; empty if there are none."""
@@ -112,6 +112,8 @@ class LibraryChecker:
         except ValueError as error:
             yield f"manifest.json is not JSON: {error}"
             return
+        if (words := self._index / "words.json").exists():
+            self._words = json.loads(words.read_text(encoding="utf-8"))
         yield from self._check_folders()
         yield from self._check_words()
         live = yield from self._check_segments()
@@ -137,6 +139,8 @@ class LibraryChecker:
         training = self._manifest["training"].values()  # state that the next task continues
         yield from (("releases", entry) for entry in (*self._manifest["releases"].values(), *training))
         yield from (("tombstones", entry) for entry in tombstones if entry)
+        words = self._words.get("folders", {}).items()
+        yield from (("words", {"id": name, **entry}) for name, entry in words)
 
     def _check_folders(self) -> Iterator[str]:
         """Check that every byte that the manifest names matches its checksum."""
@@ -157,20 +161,10 @@ class LibraryChecker:
                 yield f"the manifest does not list release {entry['release'][:12]}, which a shard pins"
 
     def _check_words(self) -> Iterator[str]:
-        """Check that the word files, if there are any, have their checksums and no edit that the catalog lacks."""
-        try:
-            words = json.loads((self._index / "words.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return
-        self._word_folders = set(words["folders"])
-        for name, entry in words["folders"].items():
-            for file, digest in entry["files"].items():
-                path = self._index / "words" / name / file
-                if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                    yield f"words/{name[:12]}/{file} is missing or differs from its checksum"
+        """Check that the words, if they were written, have no edit that the catalog lacks."""
         (counter,) = self._catalog.rows("SELECT last_edit FROM edits")
-        if words["edit"] > counter["last_edit"]:
-            yield f"the words contain edit {words['edit']}, and the catalog ends with {counter['last_edit']}"
+        if self._words.get("edit", 0) > counter["last_edit"]:
+            yield f"the words contain edit {self._words['edit']}, and the catalog ends with {counter['last_edit']}"
 
     def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
         """Check that every vector is in one segment; returns the live whole-video IDs of each task.
@@ -284,7 +278,7 @@ class LibraryChecker:
 
     def _check_leftovers(self) -> Iterator[str]:
         """Check that no file or folder that nothing names is older than the grace period."""
-        named = {entry["id"] for _, entry in self._named()} | self._word_folders
+        named = {entry["id"] for _, entry in self._named()}
         limit = time.time() - _GRACE_SECONDS
         folders = [
             folder

@@ -57,10 +57,6 @@ class StoreFolder:
         """Locate a task's tombstones."""
         return self.tombstones_path / identifier
 
-    def word_folder(self, identifier: str) -> Path:
-        """Locate a folder of the words."""
-        return self.words_path / identifier
-
     def word_folders(self) -> set[str]:
         """List the IDs of the folders that ``words.json`` names; none if it is missing or damaged."""
         with suppress(OSError, ValueError, KeyError):

@@ -144,7 +144,7 @@ class WordFiles:
             "folders": {f.id: {"bytes": f.bytes, "files": f.files} for f in folders.values()},
         }
         for name in before - folders.keys():  # processes may be about to map them
-            os.utime(self._folder.word_folder(name))
+            os.utime(self._folder.words_path / name)
         replace_text(self._path, dump_checked(body))
 
     # -- internal --
@@ -161,7 +161,7 @@ class WordFiles:
         return body
 
     def _require_intact(self, folder: SealedFolder, *, verify: bool) -> Path:
-        path = self._folder.word_folder(folder.id)
+        path = self._folder.words_path / folder.id
         verify = verify and folder.id not in self._verified
         if problem := find_damage(path, folder.files, folder.bytes, verify=verify):
             raise WordsUnreadable(f"words/{folder.id[:12]}: {problem}")

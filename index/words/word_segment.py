@@ -28,6 +28,7 @@ Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int32]  # of terms
 _KEY_BYTES = 8
+_ENTRIES = 1 << 22  # copied at once when segments are merged
 # What a search returns for a document, in one place: a memory access costs more than copying a row.
 ROW = np.dtype([("video", np.int64), ("length", np.int32), ("kind", np.int16), ("votes", np.int16)])
 
@@ -332,10 +333,15 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
         sizes, starts, segments, copied, mappings, strict=True
     ):
         count = row[mapping]
-        target = np.repeat((start[mapping] - (np.cumsum(count) - count)).astype(np.int32), count)
-        target += np.arange(len(target), dtype=np.int32)
-        documents[target] = renumbered[segment.documents[used]] + np.int32(first)
-        positions[target] = segment.positions[used]
+        parts = np.searchsorted(segment.offsets[:-1], np.arange(0, len(segment.documents), _ENTRIES))
+        for begin, end in pairwise(
+            [*parts.tolist(), len(count)]
+        ):  # copies of all entries would take gigabytes
+            target = _join_ranges(start[mapping[begin:end]], count[begin:end])
+            entries = slice(segment.offsets[begin], segment.offsets[end])
+            selected = used[entries]
+            documents[target] = renumbered[segment.documents[entries][selected]] + np.int32(first)
+            positions[target] = segment.positions[entries][selected]
         first += int(np.count_nonzero(alive))
     merged = _segment(
         np.concatenate([segment.rows[alive] for segment, alive in segments]),

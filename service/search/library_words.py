@@ -142,16 +142,13 @@ class LibraryTexts(NamedTuple):
 
 
 def write_words(added: Ids | None = None, *, compact: bool = False) -> None:
-    """Write the words of the library's videos to its files; see :meth:`LibraryWords.write`.
+    """Write the words of the library to its files; see :meth:`LibraryWords.write`.
 
     Failures are only logged, since processes read from the catalog what the files lack.
     """
-    if not settings().index_dir.exists():
-        return
     try:
-        videos = searchable_videos() if added is None else added
-        words = LibraryWords(files=word_files(settings()))
-        words.write(videos, added=added is not None, compact=compact)
+        if settings().index_dir.exists():
+            LibraryWords(files=word_files(settings())).write(added, compact=compact)
     except (OSError, Unavailable) as error:
         log.warning("words_not_written", error=str(error), kind=type(error).__name__)
 
@@ -243,22 +240,22 @@ class LibraryWords:
             self.texts = self._with_edits(state, max(number, self.texts.edit or 0))
         return state
 
-    def write(self, videos: Ids, *, added: bool = False, compact: bool = False) -> None:
-        """Write the words of videos as the next generation of the files, unless the newest one has them.
+    def write(self, added: Ids | None = None, *, compact: bool = False) -> None:
+        """Write the words of all searchable videos as the next generation of the files, unless the newest has them.
 
         Args:
-            videos: Ascending; all searchable videos, or with ``added`` those that were published since.
+            added: Videos that were published since; None: the index tells which videos there are.
             compact: Whether to write all segments again that have texts of deleted or edited videos.
 
         Raises:
             OSError: The files cannot be written; TimeoutError: another process writes them.
-            Unavailable: The catalog cannot be read.
+            Unavailable: The catalog or the index cannot be read.
         """
         if self._files is None:
             raise AssertionError("there is no folder for the words")
         with self._files.lock(0):
             stored = self._map_files()
-            videos = np.union1d(self.texts.videos, videos) if added else videos
+            videos = searchable_videos() if added is None else np.union1d(self.texts.videos, added)
             self.prepare(videos)
             self.retain(videos)
             self.follow_edits()
@@ -289,7 +286,7 @@ class LibraryWords:
         """Write the words of all videos, or wait for another process that writes them, then use them."""
         while True:
             try:
-                reader.write(self._wanted)
+                reader.write()
                 break
             except Exception as error:
                 log.warning("words_not_written", error=str(error), kind=type(error).__name__)

@@ -21,6 +21,7 @@ from benchmarks.chaos.library_checker import CatalogReader, ExpectedVideos, Libr
 from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task, Video
+from service.search.library_words import write_words
 
 DIM = 8
 LEARNED, APPENDED, DELETED = (1, 2, 3, 4), (5, 6), 4
@@ -115,6 +116,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def library(saved: Path, tmp_path: Path, settings_factory: Callable[..., Any]) -> Library:
     if not saved.exists():
         write_library(settings_factory(saved.parent).data_dir)
+        write_words()
         dispose()
     shutil.copytree(saved, tmp_path / "data")
     return Library(tmp_path / "data")
@@ -159,6 +161,10 @@ DAMAGES: dict[str, tuple[Callable[[Library], object], str]] = {
         lambda lib: _flip_byte(lib.segment_file("vectors.faiss")),
         "differs from its checksum",
     ),
+    "altered words": (
+        lambda lib: [*map(_flip_byte, lib.index.glob("words/*/*"))],
+        "differs from its checksum",
+    ),
     "altered ids": (lambda lib: _flip_byte(lib.segment_file("ids.npy")), "ids.npy differs from its checksum"),
     "missing file": (lambda lib: lib.segment_file("ids.npy").unlink(), "cannot be read"),
     "unreadable vectors": (
@@ -195,6 +201,7 @@ STATEMENTS = {
     "UPDATE videos SET status = 'accepted' WHERE id = 'v7'": "v7 is accepted, and its vector is in no segment",
     "UPDATE videos SET uri = 'z' WHERE id = 'v5'": "5.mp4 is stored 0 times",
     "UPDATE videos SET uri = '5.mp4' WHERE id = 'v6'": "5.mp4 is stored 2 times",
+    "UPDATE edits SET last_edit = -1": "the words contain edit 0",
     "UPDATE tasks SET state = 'indexing'": "day is stuck in indexing",
     "UPDATE tasks SET state = 'failed'": "day is failed",
     "UPDATE tasks SET lease_owner = 'w'": "still leased",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.words import word_index
+from index.words import word_index, word_segment
 from index.words.text_analysis import parse_query
 from index.words.word_forms import is_correctable, spelling_neighbors
 from index.words.word_index import COMMON_DOCUMENTS, SELECTED_DOCUMENTS, TextKind, VideoText, WordIndex
@@ -256,6 +256,16 @@ def test_threads_search_and_change_an_index() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(search, range(1, 40)))
+
+
+def test_large_segments_are_merged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_segment, "_ENTRIES", 7)
+    texts = large_texts(100, seed=4)
+    index = WordIndex.empty()
+    for video, group in texts.items():  # each change merges
+        index = index.replace([(video, group), (-1, captions("w1 clip"))])
+    units = parse_query('w3 "w1 w2" w1')
+    assert rows(index.lookup(units)) == matching_texts({**texts, -1: captions("w1 clip")}, units)
 
 
 def test_misspelled_word_is_corrected_to_the_most_frequent_neighbor() -> None:

@@ -92,7 +92,7 @@ def test_writer_adds_videos_and_processes_adopt_them(
     words = process(sqlite_catalog)
     words.prepare(birds)
     more = _add(post, "a tram", name="trams")
-    process(sqlite_catalog).write(more, added=True)
+    process(sqlite_catalog).write(more)
     edit_video("birds-0", VideoPatch(captions=["a crane"]))
     names = {path.name for path in (sqlite_catalog.index_dir / "words").iterdir()}
     with monkeypatch.context() as patch:
