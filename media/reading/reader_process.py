@@ -71,8 +71,7 @@ def _read(request: dict[str, Any], progress: Callable[[], None]) -> dict[str, An
             seconds = max(video.extent.duration, (video.container.duration or 0) / av.time_base)
             seconds = limits.timeout_seconds + pace * min(seconds, limits.max_seconds)
             limit_process(memory, seconds, file_bytes)
-            reader = _load_speech(model) if request["source"] == "speech" else _load_screen()
-            return reader.read(video, progress)._asdict()
+            return _load_reader(request["source"], model).read(video, progress)._asdict()
     except MediaError as error:
         return {"texts": [], "note": error.reason}
     except av.FFmpegError as error:
@@ -93,17 +92,13 @@ def _read(request: dict[str, Any], progress: Callable[[], None]) -> dict[str, An
         return {"gone": f"{name} cannot be read ({error.strerror}); check that the file is there"}
 
 
-@lru_cache(1)
-def _load_speech(model: str | None) -> SpeechReader:
-    """Load a speech model, which stays in memory."""
-    from media.reading.speech import SpeechReader
+@lru_cache(2)
+def _load_reader(source: str, model: str | None) -> SpeechReader | ScreenReader:
+    """Load the models of a source, which stay in memory."""
+    if source == "speech":
+        from media.reading.speech import SpeechReader
 
-    return SpeechReader(model)
-
-
-@lru_cache(1)
-def _load_screen() -> ScreenReader:
-    """Load the models of text in pictures, which stay in memory."""
+        return SpeechReader(model)
     from media.reading.screen import ScreenReader
 
     return ScreenReader()

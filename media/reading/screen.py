@@ -76,7 +76,7 @@ class ScreenReader:
 
     def __init__(self) -> None:
         detection, recognition = (str(Path(OCR.locate() or "", file)) for file, _ in OCR.digests)
-        self._ocr: Any = RapidOCR(
+        self.ocr: Any = RapidOCR(
             params={
                 "Global.log_level": "critical",
                 "Det.model_path": detection,
@@ -129,10 +129,10 @@ class ScreenReader:
             picture = picture.copy()
             picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
         pixels = np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])  # blue, green, red
-        detector = self._ocr._load_det_model()
+        detector = self.ocr._load_det_model()
         detector.limit_side_len = int(np.clip(max(picture.size) / 2, *_DETECTION))
         try:
-            crops, detected = self._ocr.detect_and_crop(pixels, {})
+            crops, detected = self.ocr.detect_and_crop(pixels, {})
         except RapidOCRError:  # there is no text
             return []
         lines: list[_Line] = []
@@ -150,7 +150,7 @@ class ScreenReader:
             else:
                 unread.append((line, crop))
         if unread:
-            read = self._ocr.recognize_txt([crop for _, crop in unread])
+            read = self.ocr.recognize_txt([crop for _, crop in unread])
             for (line, _), text, score in zip(unread, read.txts, read.scores, strict=True):
                 lines.append(line._replace(text=_credible(text, score), score=float(score)))
         return sorted(lines, key=lambda line: (line.box[1], line.box[0]))
@@ -182,7 +182,8 @@ def _extend(active: list[_Track], tracks: list[_Track], line: _Line, start: floa
     for track in active:
         if track.key == key or (track.line.is_near(line) and _is_same(track.key, key)):
             track.end = end
-            if (len(key), line.score) > (len(track.key), track.line.score) and not _is_counter(key):
+            is_better = (len(key), line.score) > (len(track.key), track.line.score)
+            if is_better and (not _is_counter(key) or key.startswith(track.key)):  # or a number is typed
                 track.line, track.key = line, key
             return
     active.append(_Track(line, key, start, end))
@@ -225,7 +226,7 @@ def _join(tracks: Iterable[_Track]) -> list[TimedText]:
     """Join the lines that appear and disappear together to one text, as far as they fit."""
     texts: list[TimedText] = []
     for track in sorted(tracks, key=lambda each: (each.start, each.end, each.line.box[1], each.line.box[0])):
-        start, end, text = round(track.start, 2), round(track.end, 2), track.line.text
+        start, end, text = max(0.0, round(track.start, 2)), round(track.end, 2), track.line.text
         last = texts[-1] if texts else None
         if last and last[:2] == (start, end) and len(last.text) + len(text) + 3 <= MAX_TEXT_CHARS:
             texts[-1] = last._replace(text=f"{last.text} · {text}")

@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import ctranslate2
@@ -52,6 +53,16 @@ _PAUSE_SECONDS = 1.0
 _PART_SECONDS = 8.0
 _MIN_SECONDS = 0.1  # of a part; the time of a word at the end of a window may be empty
 _MAX_CUES = 20_000
+DECODING: dict[str, Any] = {
+    "vad_filter": True,
+    "condition_on_previous_text": False,  # or one invention would lead to the next
+    # Only a repetition is decoded again. The usual six attempts at what is no speech take very long.
+    "temperature": (0.0, 0.4),
+    "best_of": 1,
+    "log_prob_threshold": None,
+    "no_speech_threshold": None,
+    "word_timestamps": True,
+}
 _INVENTIONS = re.compile(
     r"\W*(thank(s| you)( so much| very much)?( for (watching|listening|your attention))?|bye"
     r"|(please )?(like and )?subscribe.*|(i('| wi)ll )?see you (in the )?next (time|video|one)"
@@ -72,12 +83,12 @@ class SpeechReader:
 
     def __init__(self, model: str | None) -> None:
         ctranslate2.set_random_seed(1)
-        self._model = (
+        self.model = (
             WhisperModel(str(TINY_EN.locate()), device="cpu", compute_type="int8", cpu_threads=1)
             if model is None
             else WhisperModel(model, device="auto", compute_type="default", cpu_threads=4)
         )
-        self._is_english_only = not self._model.model.is_multilingual
+        self._is_english_only = not self.model.model.is_multilingual
         self.description = describe_model(FASTER_WHISPER, Path(model or "Whisper tiny.en").name)
 
     def read(self, video: OpenVideo, progress: Callable[[], None]) -> SourceReading:
@@ -96,18 +107,7 @@ class SpeechReader:
             for begins, sound in windows(_pieces(container, stream)):
                 if begins - video.start > video.limits.max_seconds:
                     break
-                segments, info = self._model.transcribe(
-                    sound,
-                    language="en" if self._is_english_only else None,
-                    vad_filter=True,
-                    condition_on_previous_text=False,  # or one invention would lead to the next
-                    # Only a repetition is decoded again. The usual six attempts at what is no speech take very long.
-                    temperature=(0.0, 0.4),
-                    best_of=1,
-                    log_prob_threshold=None,
-                    no_speech_threshold=None,
-                    word_timestamps=True,
-                )
+                segments, info = self.model.transcribe(sound, **DECODING)
                 duration, voice = duration + info.duration, voice + info.duration_after_vad
                 for _, group in itertools.groupby(segments, key=lambda segment: segment.seek):
                     progress()
@@ -123,7 +123,7 @@ class SpeechReader:
         if self._is_english_only and accepted < _MIN_LANGUAGE_SHARE * voice:
             texts = []
             if voice > max(_MIN_VOICE_SECONDS, _MIN_VOICE * duration):
-                notes.append("speech in another language, not read")
+                notes.append("speech in another language, not read (or too unclear)")
         return SourceReading(texts[:_MAX_CUES], self.description, "; ".join(notes) or None)
 
     def _is_credible(self, decoded: list[Segment], follows: bool) -> bool:
@@ -132,7 +132,7 @@ class SpeechReader:
         least = _MIN_LOG_PROBABILITY[self._is_english_only]
         if self._is_english_only:
             words = _WORD.findall(" ".join(segment.text for segment in decoded))
-            vocabulary = self._model.hf_tokenizer
+            vocabulary = self.model.hf_tokenizer
             pieces = [vocabulary.decode([token]) for segment in decoded for token in segment.tokens]
             if sum(map(bool, map(_WORD.search, pieces))) > _MAX_PIECES_PER_WORD * len(words):
                 return False

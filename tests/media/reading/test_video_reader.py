@@ -51,15 +51,22 @@ def test_rotated_text_is_upright_and_small_or_damaged_lines_are_left_out(
     assert [text.text for text in texts] == ["Emergency exit"]
 
 
-def test_a_clock_and_a_logo_count_once(reader: VideoReader, tmp_path: Path) -> None:
+def test_a_clock_a_logo_and_a_number_that_is_typed_count_once(reader: VideoReader, tmp_path: Path) -> None:
     pictures = [
-        draw([((10, 10), f"12:03:{second:02}"), *([((480, 10), "NEWS 24")] if second % 13 < 9 else [])])
+        draw(
+            [
+                ((10, 10), f"12:03:{second:02}"),
+                *([((480, 10), "NEWS 24")] if second % 13 < 9 else []),
+                ((40, 200), "9783548372570"[: 5 + 4 * (second // 10)]),
+            ]
+        )
         for second in range(40)
         for _ in range(2)
     ]
     texts = reader.read(write_clip(tmp_path / "news.mkv", pictures), ["screen"])["screen"].texts
     assert sum(text.text.count("12:03") for text in texts) == 1
     assert sum(text.text.count("NEWS 24") for text in texts) == 1
+    assert [text.text.count("9783548372570") for text in texts if "97835" in text.text] == [1]
     assert max(text.end for text in texts) == pytest.approx(40, abs=1)
 
 
