@@ -178,13 +178,11 @@ _TIMED_WORDS = 3
 def timed_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
     """Draw up to three words in a row that were heard or read; right is every video whose texts have them."""
     videos = [video for part in library.values() for video in part]
-    texts = {
-        video.id: [
-            f" {' '.join(caption_words(text))} "
-            for text in [*video.stored, *(text for _, text in video.timed)]
-        ]
-        for video in videos
-    }
+    sources = TIMED_KINDS.values()
+    texts = {}
+    for video in videos:  # a sentence goes on in the next text of its source
+        timed = (" ".join(text for name, text in video.timed if name == source) for source in sources)
+        texts[video.id] = [f" {' '.join(caption_words(text))} " for text in (*video.stored, *timed)]
     queries = []
     for kind, source in TIMED_KINDS.items():
         said = [caption_words(text) for video in videos for name, text in video.timed if name == source]

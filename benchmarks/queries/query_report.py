@@ -80,11 +80,16 @@ def compute_figures(results: QueryResults) -> Figures:
         values = {row: _values(outcomes[row, column.kind, column.gallery], column) for row in ROWS}
         for row, measured in values.items():
             if measured:
-                product = values[PRODUCT] if row != PRODUCT else None
+                product = values[PRODUCT] if row != PRODUCT else {}
+                compared = {  # a release that is not calibrated does not say what matches
+                    domain: shared
+                    for domain, queries in measured.items()
+                    if (shared := {q: queries[q] for q in queries if q in product.get(domain, ())})
+                }
                 over_domains, over_queries = (
                     (
                         _interval(measured, pooled=pooled),
-                        _interval(measured, product, pooled=pooled) if product else None,
+                        _interval(compared, product, pooled=pooled) if compared else None,
                     )
                     for pooled in (False, True)
                 )

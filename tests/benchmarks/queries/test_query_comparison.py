@@ -104,6 +104,17 @@ def test_curve_of_the_answer_that_no_video_matches() -> None:
     assert "| product as served | 0.906 (" in query_tables(results, compute_figures(results))
 
 
+def test_rivals_are_compared_where_the_product_can_tell_what_matches() -> None:
+    results = QueryResults({"gym": 9}, 1, 1, names=True)
+    results.outcomes += _results(PRODUCT, "heard", {"matches": [100.0, 0.0]})
+    results.outcomes += _results(FULL_TEXT, "heard", {"matches": [100.0, 100.0, 0.0]})
+    figures = compute_figures(results)
+    (figure,) = (figure for (row, column), figure in figures.items() if row == FULL_TEXT)
+    assert figure.value[0] == pytest.approx(200 / 3)
+    assert figure.difference is not None
+    assert figure.difference[0] == 50
+
+
 def test_captions_of_other_domains_are_not_absent() -> None:
     library = {
         domain: [

@@ -77,10 +77,13 @@ def test_heard_and_read_words_are_drawn_from_timed_texts_and_right_in_all_texts(
         ("person", "hidden"),
     )
     library["gym"][1] = replace(library["gym"][1], timed=timed)
+    divided = ("speech", "a plank"), ("screen", "Invoice"), ("speech", "walk today")
+    library["gym"][2] = replace(library["gym"][2], timed=divided)
     queries = {
         (query.kind, query.text): query.right for query in timed_queries(library, 99, random.Random(0))
     }
     assert queries["heard", "zebra plank walk"] == {"gym1", "zoo1"}
+    assert queries["heard", "plank walk today"] == {"gym1", library["gym"][2].id}
     assert queries["read", "invoice 4711"] == {"gym1"}
     assert {text.split()[0] for kind, text in queries if kind == "heard"} == {
         "see",
