@@ -113,6 +113,13 @@ def process_memory(pid: int) -> ProcessMemory:
     return ProcessMemory(*(1024 * int(fields[name][0]) for name in ("RssFile:", "RssAnon:", "VmHWM:")))
 
 
+def processor_seconds(pid: int) -> float:
+    """Read a process's processor time since its start, over all threads."""
+    # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def service_memory() -> dict[str, ProcessMemory]:
     """Read the memory of the service processes below this one, by role."""
     return {role: process_memory(pid) for role, pid in service_processes().items()}

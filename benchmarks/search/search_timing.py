@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -19,7 +18,7 @@ from urllib.parse import urlencode
 import numpy as np
 import torch
 
-from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
+from benchmarks.ingest.embedded_service import COMMAND, free_port, processor_seconds, wait_until_ready
 from benchmarks.search.synthetic_library import SyntheticLibrary, TargetedQuery
 from benchmarks.soak.load_generator import LoadGenerator
 from cinestrata_schemas.search import SearchResponse
@@ -141,20 +140,13 @@ def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
 def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> ServerLoad:
     """Search for all texts with clients that wait for each answer; raise RuntimeError if the server does not answer."""
     load = LoadGenerator(url, [f"/search?{urlencode({'q': text, 'k': 10})}" for text in texts])
-    start, server, client = time.perf_counter(), _processor_seconds(pid), time.process_time()
+    start, server, client = time.perf_counter(), processor_seconds(pid), time.process_time()
     records = load.saturate(clients)
     seconds = time.perf_counter() - start
     if statuses := {record.status for record in records} - {200}:
         raise RuntimeError(f"the server answers searches with {statuses}")
     return ServerLoad(
         rate=len(texts) / seconds,
-        server=1000 * (_processor_seconds(pid) - server) / len(texts),
+        server=1000 * (processor_seconds(pid) - server) / len(texts),
         client=1000 * (time.process_time() - client) / len(texts),
     )
-
-
-def _processor_seconds(pid: int) -> float:
-    """Read a process's processor time since its start, over all threads."""
-    # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,1 @@
+"""What is heard and read in recordings with known words."""
