@@ -30,6 +30,7 @@ from benchmarks.chaos.faulty_resources import PostgresServer
 from service.catalog.database import CatalogReads
 from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus
+from tests.shared_children import share_children
 from tests.shared_statements import register_dialect, share_statements
 from tests.web_files import WebFiles
 
@@ -46,11 +47,14 @@ os.environ["CINESTRATA_READ"] = "file"
 # Test modules import gRPC before the product sets this; see index/milvus/milvus_connection.py.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
+# Files of a test need not survive a power cut.
+os.fsync = lambda descriptor: None
 # A busy machine must not fail a test.
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
 CatalogReads.timeout = 60.0
 share_statements()
+share_children()
 # The default renderer draws tracebacks with all local variables, which takes seconds for each logged error.
 structlog.configure(
     processors=[

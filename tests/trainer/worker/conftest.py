@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from cinestrata_schemas.tasks import TaskSpec
-from media import VideoDecoder
 from service.catalog.database import dispose
 from service.core.settings import settings
-from service.tasks import commands, probing
+from service.tasks import commands
 from tests.claimed_probing import probe
 from tests.trainer.conftest import untrained_backbone
+from trainer import training_loop
+from trainer.training_memory import MemoryPlan
 from trainer.worker import job_environment, learning_job
 
 SMALL = {"epochs": 1, "batch_size": 4, "experts": 2, "rank": 2}  # one optimizer step per task
@@ -33,6 +34,8 @@ def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: p
     monkeypatch.setattr(
         job_environment, "load_backbone", lambda name, frames: untrained_backbone(frames, name)
     )
+    # Its measurement takes half as long as the training, and has tests of its own.
+    monkeypatch.setattr(training_loop, "plan_memory", lambda *_, **__: MemoryPlan(None, 0, 0))
     job_environment.load_worker_backbone.cache_clear()
     yield settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600)
     job_environment.load_worker_backbone.cache_clear()
@@ -63,28 +66,12 @@ def learned_task(library: Any, post_videos: Callable[..., str], saved_libraries:
     return identifier
 
 
-class PersistentDecoder(VideoDecoder):
-    """A decoder whose process serves all tests: its start costs more than all videos of a test."""
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture(scope="session")
-def shared_decoder() -> Iterator[VideoDecoder]:
-    """One decoder for the session."""
-    decoder = PersistentDecoder()
-    yield decoder
-    decoder.close()
-
-
 @pytest.fixture
-def post_videos(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def post_videos() -> Callable[..., str]:
     """``post_videos(name, videos=6, captions=1, **fields)``: ID of a task whose real videos were probed.
 
     The first ``tests`` videos are held out. Videos last a second, or as given in ``seconds`` by their number.
     """
-    monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
 
     def make(
         name: str,

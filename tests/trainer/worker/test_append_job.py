@@ -66,7 +66,7 @@ def files(task: str) -> dict[str, bytes]:
 
 
 def test_videos_are_appended_with_the_pinned_encoder(
-    learned_task: str, post_videos: Any, shared_decoder: VideoDecoder, tmp_path: Path
+    learned_task: str, post_videos: Any, tmp_path: Path
 ) -> None:
     """The vectors are those of the encoder that embedded the domain, although a later release is current."""
     before, release = files(learned_task), current_release()
@@ -89,7 +89,8 @@ def test_videos_are_appended_with_the_pinned_encoder(
             video = session.scalars(select(Video).where(Video.id == f"new-{name}")).one()
             assert (video.task_id, video.effective_split) == (learned_task, "appended")
         source = settings().media_root / "new" / f"{name}.mp4"
-        info = shared_decoder.decode(source, frames=count, size=size, cache=tmp_path / "frames")
+        with VideoDecoder() as decoder:
+            info = decoder.decode(source, frames=count, size=size, cache=tmp_path / "frames")
         frames = load_frames(frame_cache_path(tmp_path / "frames", count, size, info.content_hash))
         expected = method.encode_videos(torch.from_numpy(frames)[None])[0].float().numpy()
         np.testing.assert_allclose(vectors[ids[f"new-{name}"]], expected, atol=1e-3)

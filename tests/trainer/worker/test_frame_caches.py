@@ -26,7 +26,7 @@ from service.core.settings import settings
 from service.library.deletion import sweep_frame_caches
 from service.library.library_listing import get_video
 from service.storage.video_files import delete_unneeded_frames
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, lifecycle
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import (
@@ -140,9 +140,8 @@ def allow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.fixture(autouse=True)
-def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the jobs of a task where the command would wait for the workers."""
-    monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
 
     def follow(client: ServiceClient, tasks: list[str]) -> list[Any]:
         for task in tasks:

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from index.arrays import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
 from media.pyav_decoding import fit_picture
+from media.video_limits import VideoLimits
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import moment_spans
 from service.catalog.tables import Moment, Task
@@ -39,13 +40,9 @@ from trainer.video_embedding import group_segments
 from trainer.worker import catalog_reader, job_environment, learning_job
 
 Post = Callable[..., str]
+pytestmark = pytest.mark.usefixtures("library")
 
 LONG = {0: 30, 3: 45}  # duration in seconds of the videos with moments, by number
-
-
-@pytest.fixture(autouse=True)
-def reuse_decoder(library: Any, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_embedding, "VideoDecoder", lambda limits: shared_decoder)
 
 
 def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
@@ -193,16 +190,16 @@ def test_long_video_deleted_during_learning_leaves_no_moment(
 
 @pytest.mark.slow
 def test_full_disk_fails_the_task_and_skips_no_video(
-    post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error that no video caused must not remove the moments of all videos."""
     task = post_videos("day", seconds=LONG)
 
-    def sample(path: Path, **fields: Any) -> None:
+    def sample(decoder: VideoDecoder, path: Path, **fields: Any) -> None:
         raise OSError("the frames of day-0 cannot be stored (No space left on device)")
 
     with monkeypatch.context() as full:
-        full.setattr(shared_decoder, "sample", sample)
+        full.setattr(VideoDecoder, "sample", sample)
         view = run_job(task)
     assert view.state == "failed"
     assert "The disk is full" in str(view.error)
@@ -212,38 +209,38 @@ def test_full_disk_fails_the_task_and_skips_no_video(
 
 
 def test_video_with_a_damaged_second_half_has_no_moments(
-    post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video_embedding, "MAX_DECODED_FRAMES", 4)  # two moments at a time
     task = post_videos("day", seconds=LONG)
-    original = shared_decoder.sample
+    original = VideoDecoder.sample
 
-    def sample(path: Path, **fields: Any) -> None:
+    def sample(decoder: VideoDecoder, path: Path, **fields: Any) -> None:
         if fields["times"][0] > 18 and fields["name"] == "day-3":
             raise MediaError("day-3 is damaged")
-        original(path, **fields)
+        original(decoder, path, **fields)
 
-    monkeypatch.setattr(shared_decoder, "sample", sample)
+    monkeypatch.setattr(VideoDecoder, "sample", sample)
     learn(task)
     ids = np.array(list(shard_vectors(task)))
     assert set(video_ids_of(ids[is_moment(ids)]).tolist()) == {catalog_vector_ids(task)["day-0"]}
 
 
 def test_moment_vectors_do_not_depend_on_frames_decoded_at_a_time(
-    post_videos: Post, tmp_path: Path, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day", seconds={0: 90})
     path = settings().media_root / "day" / "0.mp4"
     spans = [(10.0 * n, 10.0 * n + 20) for n in range(8)]
     video = video_embedding.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
     decoded: list[int] = []
-    original = shared_decoder.sample
+    original = VideoDecoder.sample
 
-    def sample(path: Path, **fields: Any) -> None:
+    def sample(decoder: VideoDecoder, path: Path, **fields: Any) -> None:
         decoded.append(len(fields["times"]))
-        original(path, **fields)
+        original(decoder, path, **fields)
 
-    monkeypatch.setattr(shared_decoder, "sample", sample)
+    monkeypatch.setattr(VideoDecoder, "sample", sample)
 
     def mean_colors(at_a_time: int) -> np.ndarray:
         monkeypatch.setattr(video_embedding, "MAX_DECODED_FRAMES", at_a_time)
@@ -254,7 +251,7 @@ def test_moment_vectors_do_not_depend_on_frames_decoded_at_a_time(
             8,
             open_video=lambda _: nullcontext(path),
             scratch=tmp_path / "new" / "moments.npy",
-            limits=shared_decoder.limits,
+            limits=VideoLimits(),
             on_skip=lambda *skipped: pytest.fail(str(skipped)),
         )
         assert ids.tolist() == moment_ids(7, 8).tolist()
