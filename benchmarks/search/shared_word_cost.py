@@ -3,8 +3,9 @@
     python -m benchmarks.search.shared_word_cost --out DIR
 
 The command prints and writes shared-words.json: latency, searched domains and recall by number of domains of the
-default method, and latency by kind of query. Queries to all libraries alternate, and ratios are medians over rounds, so
-that other load on the machine affects all libraries equally. Every timed text is new to the engine.
+default method, latency by kind of query, and the time to plan. Queries to all libraries alternate, and ratios are
+medians over rounds, so that other load on the machine affects all libraries equally. Every timed text is new to the
+engine.
 """
 
 from __future__ import annotations
@@ -15,19 +16,28 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.search.search_timing import K, SearchTiming, measure_in_turn, measure_recall, start_engine
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
+from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
 from models.backbones.backbone_loading import load_backbone
+from models.routing.router import Router
+from models.routing.routing_profiles import RoutingProfiles
 from service.search.engine import SearchEngine
+from service.search.library_words import VideoTasks
+from service.search.search_request import parse_requests
+from service.search.text_search.executor import start_searches
 
 _ROUTES = ("auto", "all")
 _WARM_UP = 3  # searches per library before the first measurement
+_PLANNED = (100, 1000, 10_000)  # domains
 _RARE = 2  # uses of a rare word in the queries
 
 Row = dict[str, Any]
@@ -111,13 +121,44 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     """Compute the share of queries whose own domain is the likeliest."""
     snapshot = engine.snapshots.current()
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
-    routing = snapshot.route(
-        [query.text for query in library.queries], [list(snapshot.shards)] * len(library.queries)
-    )
+    scope = snapshot.scope(snapshot.nonempty_tasks)
+    routings = snapshot.route([query.text for query in library.queries], [scope] * len(library.queries))
     return fmean(
-        task_of[query.target] == next(iter(weights))
-        for query, (weights, _, _) in zip(library.queries, routing, strict=True)
+        task_of[query.target] == snapshot.task_ids[routing.log_weights.argmax()]
+        for query, routing in zip(library.queries, routings, strict=True)
     )
+
+
+def measure_planning(engine: SearchEngine, queries: Sequence[str]) -> list[Row]:
+    """Measure the median time until the first round of a search is planned, without words and encoding.
+
+    The domains are those of the library, repeated; each has routing evidence of its own in the router.
+    """
+    snapshot = engine.snapshots.current()
+    requests = parse_requests([SearchQuery(q=query) for query in queries], engine.settings, is_batch=True)
+    rows = []
+    for count in _PLANNED:
+        copies = -(-count // len(snapshot.shards))
+        keys = {f"{task}~{copy}": (task, copy) for copy in range(copies) for task in snapshot.shards}
+        profiles = snapshot.router.profiles
+        grown = replace(
+            snapshot,
+            shards={key: snapshot.shards[task] for key, (task, _) in keys.items()},
+            lineages={key: snapshot.lineages[task] for key, (task, _) in keys.items()},
+            router=Router(RoutingProfiles.concatenate([profiles] * copies)),
+            router_indices={
+                key: snapshot.router_indices[task] + copy * len(profiles.has_captions)
+                for key, (task, copy) in keys.items()
+            },
+            video_tasks=VideoTasks([np.empty(0, np.int64)] * len(keys)),
+        )
+        times = []
+        for request in [*requests, *requests]:  # the first time, texts are encoded
+            start = time.perf_counter()
+            start_searches(grown, [request], engine.metadata_cache, with_words=False)
+            times.append(1000 * (time.perf_counter() - start))
+        rows.append({"domains": len(keys), "p50": median(times[len(requests) :])})
+    return rows
 
 
 def main() -> None:
@@ -150,7 +191,9 @@ def main() -> None:
                 )
             )
         engines = [start_engine(library) for library in libraries]
+        texts = [query.text for query in libraries[-1].queries]
         facts = {
+            "planning": measure_planning(engines[-1], texts[:MAX_BATCH_QUERIES]),
             # First, because the other measurement ends with searches for the same captions.
             "kinds": measure_kinds(engines, libraries, options.rounds),
             "rows": measure_costs(engines, libraries, options.rounds),

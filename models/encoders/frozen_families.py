@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout
 from models.backbones.backbone_description import TextBackground
@@ -95,6 +96,7 @@ class AnalyticQueryEncoder(QueryEncoder):
             ]
         )
         self._caption_evidence: CaptionEvidence | None = None
+        self._last_tasks: tuple[Sequence[str], npt.NDArray[np.int64]] = (), np.empty(0, np.int64)
         stored = arrays_with_prefix(_BACKGROUND, release.tensors)
         background = TextBackground(**stored) if stored else self._texts.text_background
         if background is not None and self.tasks:
@@ -141,7 +143,10 @@ class AnalyticQueryEncoder(QueryEncoder):
     def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> Vectors | None:
         if self._caption_evidence is None or not texts:
             return None
-        positions = np.array([self._position[task] for task in tasks], np.int64)
+        last, positions = self._last_tasks
+        if tasks is not last:  # the same thousands, for nearly all texts
+            positions = np.array([self._position[task] for task in tasks], np.int64)
+            self._last_tasks = tasks, positions
         vectors = self._texts.encode([text.tokens for text in texts], alone=True)
         return np.asarray(self._caption_evidence(vectors, positions), np.float32)
 

@@ -41,8 +41,8 @@ from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
 from service.search.search_request import SearchRequest, find_count_errors, parse_requests
+from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS
 from service.search.snapshots.search_snapshot import (
-    DEGRADED_RETRY_SECONDS,
     SearchSnapshot,
     ServedLineage,
     ShardScan,

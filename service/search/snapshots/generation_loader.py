@@ -24,7 +24,8 @@ from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.settings import Settings
-from service.search.snapshots.search_snapshot import EncoderMemory, SearchSnapshot
+from service.search.snapshots.query_vector_cache import EncoderMemory
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
 from service.storage.index_manifest import library_store, require_manifest
 from service.storage.library_backbone import library_backbone

@@ -6,20 +6,14 @@ result is its k best videos, and neither merging nor the bound on the k-th best 
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from threading import Lock
-from typing import Any, NamedTuple, TypeVar, cast
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import structlog
-from cachetools import LRUCache
 
 from cinestrata_schemas.choice_types import QueryMode
 from index.arrays import NO_HITS, Hits, Ids, Rows, Vectors, is_moment, video_ids_of
@@ -28,166 +22,21 @@ from index.files.manifest_format import task_of
 from index.index_snapshot import IndexSnapshot
 from index.shards.vector_store import SearchableShard
 from models.backbones.tower_threads import core_count, map_in_threads
-from models.encoders.query_encoder import QueryEncoder, TokenizedText
-from models.errors import ModelError
 from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel, VisualScore
 from models.routing.router import Router, TextEvidence
 from service.core.errors import Unavailable
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile
+from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS, QueryVectorCache
 
 Grouping = Callable[[Hits], Hits]
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-log = structlog.get_logger(__name__)
-
-DEGRADED_RETRY_SECONDS = 30  # Retry-After when a shard or its encoder cannot be used
-_CACHE_BYTES = 64 * 1024**2
-_OBJECT_BYTES = 500  # overhead of the Python objects of an entry, roughly
 _DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
 _MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
 _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
-
-
-class EncoderMemory:
-    """Keeps query encoders within a limit: the least recently used one leaves, and returns on demand. Thread-safe.
-
-    Args:
-        max_bytes: Limit on the weights of their backbones; one encoder always stays.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._used: WeakKeyDictionary[QueryVectorCache, float] = WeakKeyDictionary()  # time of the last use
-        self._lock = Lock()
-
-    def use(self, cache: QueryVectorCache, reopen: Callable[[], QueryEncoder]) -> QueryEncoder:
-        """Get a cache's encoder, which is opened again if it has left; raise Unavailable."""
-        with self._lock:
-            self._used[cache] = time.monotonic()
-            if (encoder := cache.opened) is None:
-                self._make_room(cache)
-                gc.collect()  # a backbone in torch refers to itself
-                try:
-                    encoder = cache.opened = reopen()
-                # PyTorch raises either of the last two if a GPU is full.
-                except (ModelError, ShardStoreError, OSError, MemoryError, RuntimeError) as error:
-                    raise Unavailable(
-                        f"An encoder can't be loaded: {error}", DEGRADED_RETRY_SECONDS
-                    ) from error
-                log.info("encoder_returned", backbone=encoder.backbone.name)
-            self._make_room(cache)
-            return encoder
-
-    def _make_room(self, cache: QueryVectorCache) -> None:
-        """Let encoders leave until the others and the given one, opened or not, are within the limit."""
-        others = [each for each in self._used if each.opened and each is not cache]
-        others.sort(key=self._used.__getitem__)
-        while others and self._bytes(cache) > self._max_bytes:
-            others.pop(0).opened = None
-
-    def _bytes(self, cache: QueryVectorCache) -> int:
-        weights: dict[str, int] = {}  # by fingerprint: encoders may share a backbone
-        for each in self._used:
-            if each.opened:
-                each.weights = each.opened.backbone.fingerprint, each.opened.backbone.weight_bytes
-            if each.opened or each is cache:
-                weights.update([each.weights])
-        return sum(weights.values())
-
-
-class QueryVectorCache:
-    """Encodes texts for tasks, and caches the most recently used tokens and vectors. Thread-safe.
-
-    Cached vectors, and cached tokens, take about ``max_bytes`` each.
-
-    Args:
-        memory: Memory that the encoder shares with others, and a function that opens it again.
-
-    Attributes:
-        opened: The encoder; None if it has left the memory.
-        weights: Fingerprint and bytes of the encoder's backbone, when the memory last saw it.
-    """
-
-    def __init__(
-        self,
-        encoder: QueryEncoder,
-        max_bytes: int = _CACHE_BYTES,
-        memory: tuple[EncoderMemory, Callable[[], QueryEncoder]] | None = None,
-    ) -> None:
-        def size_of(*arrays: npt.NDArray[Any]) -> int:
-            return min(_OBJECT_BYTES + sum(array.nbytes for array in arrays), max_bytes)
-
-        self.opened: QueryEncoder | None = encoder
-        self.weights = "", 0
-        self._memory = memory
-        self.modes, self.profile_factor = encoder.modes, encoder.profile_factor
-        self.shares_text_encoding, self._shared_modes = encoder.shares_text_encoding, encoder.shared_modes
-        self._lock = Lock()
-        self._tokens: LRUCache[str, TokenizedText] = LRUCache(max_bytes, lambda text: size_of(*text))
-        # By text, query mode and task; the task is "" if tasks share a vector.
-        self._vectors: LRUCache[tuple[str, str, str], Vectors] = LRUCache(max_bytes, getsizeof=size_of)
-        self._identities: dict[tuple[str, str], str | None] = {}
-
-    @property
-    def encoder(self) -> QueryEncoder:
-        """The query encoder, opened again if it has left the memory; raises Unavailable."""
-        if self._memory is None:
-            return cast(QueryEncoder, self.opened)
-        memory, reopen = self._memory
-        return memory.use(self, reopen)
-
-    def clear(self) -> None:
-        """Remove all cached texts."""
-        with self._lock:
-            self._tokens.clear()
-            self._vectors.clear()
-
-    def tokens(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Tokenize each text. If tasks share an encoding, new texts are encoded, too."""
-        with self._lock:
-            tokens = {text: cached for text in texts if (cached := self._tokens.get(text)) is not None}
-        missing = [text for text in dict.fromkeys(texts) if text not in tokens]
-        if missing:
-            encoder = self.encoder
-            new = dict(zip(missing, encoder.tokenize(missing), strict=True))
-            encoder.prepare_texts(list(new.values()))
-            tokens |= new
-            with self._lock:
-                self._tokens.update(new)
-        return [tokens[text] for text in texts]
-
-    def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vectors]:
-        """Get the unit vector ``float32 [dim]`` of each (text, mode, task). One batch encodes those not cached."""
-        shared = self._shared_modes
-        keys = [(text, mode, "" if mode in shared else task_of(task)) for text, mode, task in pairs]
-        with self._lock:
-            vectors = {key: cached for key in keys if (cached := self._vectors.get(key)) is not None}
-        missing = {
-            key: task_of(task) for key, (_, _, task) in zip(keys, pairs, strict=True) if key not in vectors
-        }
-        for mode in dict.fromkeys(mode for _, mode, _ in missing):
-            batch = [key for key in missing if key[1] == mode]
-            tokens, tasks = self.tokens([text for text, _, _ in batch]), [missing[key] for key in batch]
-            for key, vector in zip(batch, self.encoder.encode_pairs(tokens, tasks, mode), strict=True):
-                vectors[key] = vector.copy()  # a view would keep the whole batch alive
-        with self._lock:
-            self._vectors.update({key: vectors[key] for key in missing})
-        return [vectors[key] for key in keys]
-
-    def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
-        """Encode texts for one task, ``float32 [n, dim]``, without caching them."""
-        encoder = self.encoder
-        return encoder.encode_pairs(encoder.tokenize(texts), [task_of(task)] * len(texts), mode)
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        """Identify the parameters that encode texts for a task; None if a later release can change them."""
-        key = task, mode
-        if key not in self._identities:  # hashes weights, and may read them first
-            self._identities[key] = self.encoder.encoding_identity(task_of(task), mode)
-        return self._identities[key]
 
 
 def best_per_video(hits: Hits) -> Hits:
@@ -231,6 +80,25 @@ class ServedLineage:
     appended_confidence: Mapping[str, Any] | None = None
 
 
+class SearchScope(NamedTuple):
+    """Tasks of a snapshot that a search considers: IDs in learned order, and what does not depend on the query."""
+
+    tasks: tuple[str, ...]
+    numbers: npt.NDArray[np.intp]  # index of each in the snapshot's shards
+    router_indices: npt.NDArray[np.int64]  # index of each in the router
+    # For each of their lineages: the rows of its tasks in these arrays, and their IDs without a shard's part.
+    lineages: Mapping[ServedLineage, tuple[Rows, tuple[str, ...]]]
+
+
+class Routing(NamedTuple):
+    """Where a text belongs: arrays with an entry for each of a snapshot's tasks, −∞ for those out of the scope."""
+
+    log_weights: npt.NDArray[np.float32]  # within each lineage, weights sum to one
+    likelihoods: npt.NDArray[np.float32]  # log weights among all tasks of the scope
+    bounded: npt.NDArray[np.float32]  # bounded log-odds, which rank results
+    evidence: dict[ServedLineage, TextEvidence]  # how well the tasks of each lineage know the text
+
+
 @dataclass(frozen=True, eq=False)
 class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity."""
@@ -261,6 +129,28 @@ class SearchSnapshot:
         return self.index_snapshot.manifest.pinned is not None
 
     @cached_property
+    def task_ids(self) -> tuple[str, ...]:
+        """The IDs of the tasks in ``shards``."""
+        return tuple(self.shards)
+
+    @cached_property
+    def keys_by_task(self) -> Mapping[str, Sequence[str]]:
+        """Keys in ``shards`` by task ID."""
+        keys: dict[str, list[str]] = {}
+        for key in self.shards:
+            keys.setdefault(task_of(key), []).append(key)
+        return keys
+
+    @cached_property
+    def tasks_by_name(self) -> Mapping[str, Sequence[str]]:
+        """IDs of tasks, also of those that cannot be searched, by name."""
+        tasks: dict[str, list[str]] = {}
+        for key, name in self.task_names.items():
+            if task_of(key) == key:
+                tasks.setdefault(name, []).append(key)
+        return tasks
+
+    @cached_property
     def task_indices(self) -> Mapping[str, int]:
         """Index in ``shards`` by task ID."""
         return {task: index for index, task in enumerate(self.shards)}
@@ -270,16 +160,30 @@ class SearchSnapshot:
         """The lineages, in the order of their first tasks."""
         return tuple(dict.fromkeys(self.lineages.values()))
 
+    @cached_property
+    def default_scope(self) -> SearchScope:
+        """The scope of all nonempty tasks."""
+        return self.scope(self.nonempty_tasks)
+
+    def scope(self, tasks: tuple[str, ...]) -> SearchScope:
+        """Create the scope of tasks, given in learned order."""
+        numbers = np.fromiter(map(self.task_indices.__getitem__, tasks), np.intp, len(tasks))
+        router_indices = np.fromiter(map(self.router_indices.__getitem__, tasks), np.int64, len(tasks))
+        lineages, of_tasks = (
+            dict[ServedLineage, tuple[Rows, tuple[str, ...]]](),
+            self.lineage_indices[numbers],
+        )
+        for index in dict.fromkeys(of_tasks.tolist()):
+            (rows,) = np.nonzero(of_tasks == index)
+            ids = tuple(task_of(tasks[row]) for row in rows.tolist())
+            lineages[self.distinct_lineages[index]] = rows, ids
+        return SearchScope(tasks, numbers, router_indices, lineages)
+
     def lineages_of(self, tasks: Iterable[str]) -> Sequence[ServedLineage]:
         """List the distinct lineages of tasks."""
         if len(self.distinct_lineages) == 1:
             return self.distinct_lineages
         return list(dict.fromkeys(map(self.lineages.__getitem__, tasks)))
-
-    @cached_property
-    def _tasks(self) -> Mapping[str, str]:
-        """ID of the task of each searchable shard, by key; a search looks up those of all."""
-        return {key: task_of(key) for key in self.shards}
 
     @cached_property
     def lineage_indices(self) -> npt.NDArray[np.intp]:
@@ -327,52 +231,45 @@ class SearchSnapshot:
             vectors.update(zip(rows, lineage.query_vectors([pairs[row] for row in rows]), strict=True))
         return [vectors[row] for row in range(len(pairs))]
 
-    def route(
-        self, texts: Sequence[str], tasks: Sequence[Sequence[str]]
-    ) -> list[tuple[dict[str, float], npt.NDArray[np.float32], dict[ServedLineage, TextEvidence]]]:
-        """Route each text among its tasks; raises Unavailable if a text has no task.
+    def route(self, texts: Sequence[str], scopes: Sequence[SearchScope]) -> list[Routing]:
+        """Route each text among the tasks of its scope; raises Unavailable if a scope is empty.
 
         The evidence of words is the same for all encoders. That of captions depends on how an encoder places texts, so
         it only compares the tasks of one lineage: if there are several, the likeliest task of each has 0.
-
-        Returns:
-            For each text, the log weights of its tasks, likeliest first, where those of one lineage sum to one; bounded
-            log-odds of these tasks, which rank results; and how well the tasks of each lineage know it.
         """
-        if not all(tasks):
+        if not all(scope.tasks for scope in scopes):
             raise Unavailable("None of these tasks can be searched now.", DEGRADED_RETRY_SECONDS)
-        routing = {}
+        routing: dict[int, Routing] = {}
         # Texts with the same tasks share an encoder call.
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for number, task_ids in enumerate(tasks):
-            groups.setdefault(tuple(task_ids), []).append(number)
-        for task_ids, numbers in groups.items():
-            indices = np.array([self.router_indices[task] for task in task_ids], np.int64)
-            columns = {each: list[int]() for each in self.lineages_of(task_ids)}
-            for position, task in enumerate(task_ids):
-                columns[self.lineages[task]].append(position)
-            captions = np.zeros((len(numbers), len(task_ids)), np.float32)
-            for lineage, positions in columns.items():
+        groups: dict[int, list[int]] = {}
+        for number, scope in enumerate(scopes):
+            groups.setdefault(id(scope), []).append(number)
+        for numbers in groups.values():
+            scope = scopes[numbers[0]]
+            captions = np.zeros((len(numbers), len(scope.tasks)), np.float32)
+            for lineage, (rows, of_lineage) in scope.lineages.items():
                 tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
-                of_lineage = [self._tasks[task_ids[position]] for position in positions]
                 evidence = lineage.query_vectors.encoder.routing_evidence(tokens, of_lineage)
                 if evidence is not None:
-                    captions[:, positions] = evidence
-            for row, number in enumerate(numbers):
-                pieces, parts = tokens[row].pieces, dict[ServedLineage, TextEvidence]()
-                log_weights = np.empty(len(task_ids), np.float32)
-                for lineage, positions in columns.items():
-                    log_weights[positions], bounded, parts[lineage] = self.router.route(
-                        pieces, indices[positions], captions[row, positions]
+                    captions[:, rows] = evidence
+            for text, number in enumerate(numbers):
+                pieces, parts, of_text = (
+                    tokens[text].pieces,
+                    dict[ServedLineage, TextEvidence](),
+                    captions[text],
+                )
+                log_weights = np.empty(len(scope.tasks), np.float32)
+                for lineage, (rows, _) in scope.lineages.items():
+                    log_weights[rows], bounded, parts[lineage] = self.router.route(
+                        pieces, scope.router_indices[rows], of_text[rows]
                     )
-                    captions[row, positions] -= captions[row, positions].max()
+                    of_text[rows] -= of_text[rows].max()
                 overall = log_weights
-                if len(columns) > 1:
-                    overall, bounded, _ = self.router.route(pieces, indices, captions[row])
-                order = np.argsort(-overall, kind="stable")  # tasks with equal weights keep their order
-                sorted_weights = zip(order.tolist(), log_weights[order].tolist(), strict=True)
-                weights = {task_ids[index]: weight for index, weight in sorted_weights}
-                routing[number] = weights, bounded[order], parts
+                if len(scope.lineages) > 1:
+                    overall, bounded, _ = self.router.route(pieces, scope.router_indices, of_text)
+                of_all = np.full((3, len(self.shards)), -np.inf, np.float32)
+                of_all[:, scope.numbers] = log_weights, overall, bounded
+                routing[number] = Routing(of_all[0], of_all[1], of_all[2], parts)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:

@@ -36,12 +36,8 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_calibration
 from service.search.library_words import VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
-from service.search.snapshots.search_snapshot import (
-    EncoderMemory,
-    QueryVectorCache,
-    SearchSnapshot,
-    ServedLineage,
-)
+from service.search.snapshots.query_vector_cache import EncoderMemory, QueryVectorCache
+from service.search.snapshots.search_snapshot import SearchSnapshot, ServedLineage
 from service.search.snapshots.self_test import check_self_test
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from service.search.catalog_read_cache import VideoRow, read_rows
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.text_search.executor import TextSearch
+from service.search.text_search.planner import best_first
 from service.search.video_filters import count_facets
 
 _LISTED_TASKS = 10  # likeliest tasks in a response's routing, besides the searched ones
@@ -110,19 +111,22 @@ def _find_page_start(search: TextSearch, cursor: Cursor) -> int:
     return sum(planner.rank_key(hit) < end for hit in search.ranked[:count])
 
 
-def list_routing(search: TextSearch, shown: int, also: Container[str]) -> list[TaskRouting]:
+def list_routing(search: TextSearch, shown: int, also: Collection[str]) -> list[TaskRouting]:
     """List the ``shown`` likeliest tasks, and those in ``also``, with their weights."""
     rows: dict[str, TaskRouting] = {}
-    for rank, (key, log_weight) in enumerate(search.weights.items()):
-        if rank < shown or key in also:
-            name, before = search.snapshot.task_names[key], rows.get(task_of(key))
-            row = TaskRouting(
-                task=name,
-                task_id=task_of(key),
-                weight=math.exp(log_weight) + (before.weight if before else 0.0),
-                searched=key in search.planner.searched or bool(before and before.searched),
-            )
-            rows[row.task_id] = row
+    weights, likelihoods = search.weights.array, search.routing.likelihoods
+    listed = best_first(weights, min(shown, len(search.weights)), likelihoods)
+    numbers = np.union1d(listed, [search.snapshot.task_indices[task] for task in also]).astype(np.intp)
+    for number in numbers[best_first(weights[numbers], len(numbers), likelihoods[numbers])].tolist():
+        key = search.snapshot.task_ids[number]
+        name, before = search.snapshot.task_names[key], rows.get(task_of(key))
+        row = TaskRouting(
+            task=name,
+            task_id=task_of(key),
+            weight=math.exp(weights[number]) + (before.weight if before else 0.0),
+            searched=key in search.planner.searched or bool(before and before.searched),
+        )
+        rows[row.task_id] = row
     return list(rows.values())
 
 
@@ -302,15 +306,15 @@ def compute_confidence(search: TextSearch, hits: Sequence[Hit]) -> None:
         rows = np.array([row for row, hit in enumerate(hits) if lineages[hit.task] is lineage], np.intp)
         if not len(rows):
             continue
-        priors = {task: DEFAULT_PRIOR * weight for task, weight in search.unbounded_weights.items()}
-        scores = np.array([hits[row].cosine + priors[hits[row].task] for row in rows])
+        weights = search.unbounded_weights
+        scores = np.array([hits[row].cosine + DEFAULT_PRIOR * weights[hits[row].task] for row in rows])
         nearest = [
-            best.scores[:CONFIDENCE_DEPTH] + priors[task]
+            best.scores[:CONFIDENCE_DEPTH] + DEFAULT_PRIOR * weights[task]
             for task, best in search.nearest.items()
             if lineages[task] is lineage
         ]
         head = np.sort(np.concatenate([np.empty(0), *nearest]))[::-1][:CONFIDENCE_DEPTH]
-        evidence = search.evidence[lineage]
+        evidence = search.routing.evidence[lineage]
         log_odds[rows] = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
         is_known[rows] = True
         if model.answer is not None:
@@ -344,15 +348,14 @@ def _videos_with_all_terms(search: TextSearch) -> Ids:
     """Find the videos that pass the filter and whose texts match all terms: vector IDs, ascending."""
     evidence = search.words.evidence
     videos, domains = evidence.videos[evidence.has_all_terms], evidence.domains[evidence.has_all_terms]
-    tasks = list(search.snapshot.shards)
-    is_counted = np.zeros(len(tasks), np.bool_)
+    is_counted = np.zeros(len(search.snapshot.shards), np.bool_)
     left_out = []
-    for index in np.flatnonzero(np.bincount(domains, minlength=len(tasks))).tolist():
-        task = tasks[index]
-        if task not in search.allowed_ids:
+    for index in np.unique(domains).tolist():
+        task = search.snapshot.task_ids[index]
+        if search.allowed_ids is not None and task not in search.allowed_ids:
             continue
         is_counted[index] = search.request.routes in ("auto", "all") or task in search.planner.searched
-        if (allowed := search.allowed_ids[task]) is not None:
+        if search.allowed_ids is not None and (allowed := search.allowed_ids[task]) is not None:
             of_task = videos[domains == index]
             left_out.append(of_task[~np.isin(of_task, allowed)])
     counted = videos[is_counted[domains]]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache as cache_results
 from functools import lru_cache
 from itertools import chain
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
@@ -17,19 +19,21 @@ from index.arrays import Hit, Hits, Ids, Vectors
 from index.files.manifest_format import task_of
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
-from models.routing.router import TextEvidence, log_probabilities
+from models.routing.router import log_probabilities
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
 from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
+from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS
 from service.search.snapshots.search_snapshot import (
-    DEGRADED_RETRY_SECONDS,
+    Routing,
+    SearchScope,
     SearchSnapshot,
     ServedLineage,
     ShardScan,
 )
-from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
+from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner, TaskValues
 from service.search.text_search.query_words import QueryWords
 from service.search.video_filters import VideoMetadataCache, find_passing_videos
 
@@ -60,13 +64,14 @@ class TextSearch:
     # Those of the searched lineages that have one for the query mode.
     calibrations: Mapping[ServedLineage, ConfidenceModel]
     words: QueryWords
-    evidence: dict[ServedLineage, TextEvidence]  # how well the searched tasks of each lineage know the text
-    # Log weights of the searched tasks within their lineage, for the calibration.
-    unbounded_weights: dict[str, float]
-    # Log weights of the searched tasks, likeliest first, from bounded evidence and the words of their videos.
-    weights: dict[str, float]
-    # IDs that pass the filter, including moments, by task ID; None if all pass. Tasks without any are left out.
-    allowed_ids: dict[str, Ids | None]
+    routing: Routing  # of the searched tasks
+    unbounded_weights: (
+        TaskValues  # log weights of the searched tasks within their lineage, for the calibration
+    )
+    weights: TaskValues  # log weights from bounded evidence and the words of the tasks' videos
+    # IDs that pass the filter, including moments, by task ID; None if all of a task pass, or all of all tasks. Tasks
+    # without any are left out.
+    allowed_ids: Mapping[str, Ids | None] | None
     planner: RoundPlanner
     # Milliseconds by stage; a shared batch's time is divided equally among its searches.
     times: dict[str, float]
@@ -157,11 +162,15 @@ def start_searches(
     with_words: bool,
 ) -> list[TextSearch]:
     """Resolve requests, evaluate their filters and plan their first rounds."""
-    tasks = [resolve_tasks(snapshot, request, cache.read_cache) for request in requests]
-    tasks = _leave_out_unopened(snapshot, requests, tasks)
-    modes = [
-        _resolve_mode(snapshot, request, searched) for request, searched in zip(requests, tasks, strict=True)
-    ]
+
+    @cache_results  # requests with equal tasks share a scope
+    def get_scope(tasks: tuple[str, ...]) -> SearchScope:
+        return snapshot.default_scope if tasks is snapshot.nonempty_tasks else snapshot.scope(tasks)
+
+    scopes = [get_scope(resolve_tasks(snapshot, request, cache.read_cache)) for request in requests]
+    if len(snapshot.distinct_lineages) > 1:
+        scopes = [get_scope(tasks) for tasks in _leave_out_unopened(snapshot, requests, scopes)]
+    modes = [_resolve_mode(snapshot, request, scope) for request, scope in zip(requests, scopes, strict=True)]
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
     def find_allowed_ids(
@@ -182,16 +191,18 @@ def start_searches(
         edit, texts = None, LibraryTexts()
         captions = DomainCaptions(texts.words, snapshot.video_tasks)
     words = [
-        QueryWords(request.text, texts, captions=captions, snapshot=snapshot, tasks=searched)
-        for request, searched in zip(requests, tasks, strict=True)
+        QueryWords(request.text, texts, captions=captions, snapshot=snapshot, numbers=scope.numbers)
+        for request, scope in zip(requests, scopes, strict=True)
     ]
     looked_up = time.perf_counter()
     query_texts = [query.text for query in words]
-    encoders = [lineage.query_vectors for lineage in snapshot.lineages_of(chain(*tasks))]
+    encoders = [
+        lineage.query_vectors for lineage in dict.fromkeys(chain(*(each.lineages for each in scopes)))
+    ]
     for encoder in encoders:
         encoder.tokens(query_texts)
     encoded = time.perf_counter()
-    routings = snapshot.route(query_texts, tasks)
+    routings = snapshot.route(query_texts, scopes)
     routed = time.perf_counter()
     count = max(1, len(requests))
     times = {
@@ -203,8 +214,8 @@ def start_searches(
     is_shared = all(each.shares_text_encoding for each in encoders)
     limits = SHARED_ENCODING if is_shared else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
-    for request, searched, (mode, calibrations), query, (unbounded_weights, bounded, evidence) in zip(
-        requests, tasks, modes, words, routings, strict=True
+    for request, scope, (mode, calibrations), query, routing in zip(
+        requests, scopes, modes, words, routings, strict=True
     ):
         start = time.perf_counter()
         cursor = request.cursor
@@ -213,25 +224,26 @@ def start_searches(
         # One more hit than the page shows tells whether another page follows. Confidence depends on the head of the
         # list, regardless of page and thresholds.
         depth = max(end + 1, CONFIDENCE_DEPTH if calibrations else 0)
-        allowed_ids: dict[str, Ids | None] = dict.fromkeys(searched)
+        allowed_ids: dict[str, Ids | None] | None = None
+        is_searchable: npt.NDArray[np.bool_] | None = None  # all in the scope
         if request.filter is not NO_FILTER:
-            allowed_ids = find_allowed_ids(request.filter, searched, request.field_prefix)
-        candidates = list(unbounded_weights)
-        indices = np.fromiter(map(snapshot.task_indices.__getitem__, candidates), np.intp, len(candidates))
-        highest = query.highest[indices]
-        log_weights = log_probabilities(bounded + highest)
+            allowed_ids = find_allowed_ids(request.filter, scope.tasks, request.field_prefix)
+            is_searchable = np.zeros(len(snapshot.shards), np.bool_)
+            is_searchable[[snapshot.task_indices[task] for task in allowed_ids]] = True
+        log_weights = log_probabilities(routing.bounded + query.highest)
         planner = RoundPlanner(
-            candidates,
-            bounded.astype(np.float64),
-            searchable=[task for task in searched if task in allowed_ids],
+            snapshot.task_indices,
+            routing.bounded,
+            is_searchable,
             depth=depth,
             min_score=None if calibrations else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words=highest,
+            words=query.highest,
+            likelihoods=routing.likelihoods,
             visuals=[lineage.visual_score for lineage in snapshot.distinct_lineages],
-            lineages=snapshot.lineage_indices[indices],
+            lineages=snapshot.lineage_indices,
         )
         search = TextSearch(
             snapshot=snapshot,
@@ -241,12 +253,9 @@ def start_searches(
             mode=mode,
             calibrations=calibrations,
             words=query,
-            evidence=evidence,
-            unbounded_weights=unbounded_weights,
-            weights={
-                candidates[index]: float(log_weights[index])
-                for index in np.argsort(-log_weights, kind="stable").tolist()
-            },
+            routing=routing,
+            unbounded_weights=TaskValues(snapshot.task_indices, routing.log_weights),
+            weights=TaskValues(snapshot.task_indices, log_weights),
             allowed_ids=allowed_ids,
             planner=planner,
             times=dict(times),
@@ -274,14 +283,13 @@ def resolve_tasks(
     tasks = {
         _resolve_task(snapshot, task, f"{request.field_prefix}task", read_cache) for task in request.tasks
     }
-    return tuple(task for task in snapshot.nonempty_tasks if task_of(task) in tasks) or tuple(
-        task for task in snapshot.shards if task_of(task) in tasks
-    )
+    keys = [key for task in tasks for key in snapshot.keys_by_task.get(task, ())]
+    nonempty = [key for key in keys if snapshot.shards[key].count]
+    return tuple(sorted(nonempty or keys, key=snapshot.task_indices.__getitem__))
 
 
 def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cache: CatalogReadCache) -> str:
-    names = snapshot.task_names
-    named = [task_id for task_id, name in names.items() if name == task and task_of(task_id) == task_id]
+    names, named = snapshot.task_names, snapshot.tasks_by_name.get(task, ())
     task_id: str | None = task
     if task not in names:  # IDs take precedence: a task's name may equal another task's ID
         # If no single name is the same, it may be a slug, differ in case, or be the previous name of a deleted domain.
@@ -295,7 +303,7 @@ def _resolve_task(snapshot: SearchSnapshot, task: str, field_name: str, read_cac
 
 
 def _leave_out_unopened(
-    snapshot: SearchSnapshot, requests: Sequence[SearchRequest], tasks: Sequence[tuple[str, ...]]
+    snapshot: SearchSnapshot, requests: Sequence[SearchRequest], scopes: Sequence[SearchScope]
 ) -> list[tuple[str, ...]]:
     """Leave out tasks whose encoder, one of several, cannot be opened, which become degraded.
 
@@ -303,40 +311,41 @@ def _leave_out_unopened(
 
     Raises Unavailable if a request names such a task or has no other, or if it continues a list, which would lack hits.
     """
-    if len(snapshot.distinct_lineages) == 1:
-        return list(tasks)
     unopened: dict[str, str] = {}
-    for lineage in snapshot.lineages_of(chain(*tasks)):
-        members = [task for task, each in snapshot.lineages.items() if each is lineage]
-        reasons = {task: snapshot.degraded[task] for task in members if task in snapshot.degraded}
-        if len(reasons) < len(members):
+    for lineage in dict.fromkeys(chain(*(scope.lineages for scope in scopes))):
+        degraded = dict(snapshot.degraded).items()  # other threads add shards that they cannot read
+        reasons = {task: reason for task, reason in degraded if snapshot.lineages.get(task) is lineage}
+        index = snapshot.distinct_lineages.index(lineage)
+        if len(reasons) < np.count_nonzero(snapshot.lineage_indices == index):
             reasons = {}
             try:
                 _ = lineage.query_vectors.encoder
             except Unavailable as error:
+                members = (task for task, each in snapshot.lineages.items() if each is lineage)
                 reasons = dict.fromkeys(members, str(error))
         unopened |= reasons
-    if unopened and any(request.cursor for request in requests):
+    if not unopened:
+        return [scope.tasks for scope in scopes]
+    if any(request.cursor for request in requests):
         raise Unavailable(next(iter(unopened.values())), DEGRADED_RETRY_SECONDS)
     snapshot.degraded.update(unopened)
-    remaining = [tuple(task for task in searched if task not in unopened) for searched in tasks]
-    for request, searched, others in zip(requests, tasks, remaining, strict=True):
+    remaining = [tuple(task for task in scope.tasks if task not in unopened) for scope in scopes]
+    for request, scope, others in zip(requests, scopes, remaining, strict=True):
         if request.tasks is not None or not others:
-            for task in searched:
+            for task in scope.tasks:
                 snapshot.require_searchable(task)
     return remaining
 
 
 def _resolve_mode(
-    snapshot: SearchSnapshot, request: SearchRequest, tasks: Sequence[str]
+    snapshot: SearchSnapshot, request: SearchRequest, scope: SearchScope
 ) -> tuple[QueryMode, dict[ServedLineage, ConfidenceModel]]:
     """Choose a request's query mode, and the calibrations for it of those searched lineages that have one.
 
     Raises InvalidInput if the release does not offer the requested mode, or lacks a calibration that the request needs.
     """
     mode = snapshot.served_mode if request.mode is None else request.mode
-    lineages = snapshot.lineages_of(tasks)
-    models = {each: each.confidence_model for each in lineages if each.confidence_model is not None}
+    models = {each: each.confidence_model for each in scope.lineages if each.confidence_model is not None}
     if mode not in snapshot.modes:
         raise InvalidInput.at(
             f"{request.field_prefix}mode",
@@ -365,7 +374,7 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
     planned: list[tuple[ShardScan, bool]] = []
     words, snapshot = search.words, search.snapshot
     for task, vector in vectors.items():
-        allowed = search.allowed_ids[task]
+        allowed = None if search.allowed_ids is None else search.allowed_ids[task]
         size = snapshot.shards[task].count if allowed is None else len(allowed)
         if size <= _FEW_VECTORS:
             planned.append((ShardScan(task, vector, max(1, size), allowed), True))

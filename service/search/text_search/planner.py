@@ -15,14 +15,14 @@ each kind of ``routes`` stops, and lists the limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Hit, Hits, Ids, Scores, rank_distinct
+from index.arrays import Hit, Hits, Ids, Rows, Scores, rank_distinct
 from models.routing.confidence_model import VisualScore
 from models.routing.router import COSINE_LIMIT, can_reach_score
 from service.search.search_request import Routes
@@ -63,29 +63,68 @@ SHARED_ENCODING = RoundLimits(
     growth=4,
 )
 
-# Vector IDs, scores, orders of the tasks, cosines, evidence of texts, and whether these match all terms.
+# Vector IDs, scores, numbers of the tasks, cosines, evidence of texts, and whether these match all terms.
 _EMPTY_POOL: list[npt.NDArray[Any]] = [
     np.empty(0, dtype) for dtype in (np.int64, np.float32, np.int64, np.float32, np.float32, np.bool_)
 ]
 
 
+class TaskValues(Mapping[str, float]):
+    """Values ``[T]`` of a snapshot's tasks, by ID; tasks that a search does not include have −∞, and are missing."""
+
+    def __init__(self, numbers: Mapping[str, int], array: npt.NDArray[np.floating]) -> None:
+        self._numbers, self.array = numbers, array
+
+    def __getitem__(self, task: str) -> float:
+        value = float(self.array[self._numbers[task]])
+        if value == -np.inf:
+            raise KeyError(task)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (task for task, value in zip(self._numbers, self.array, strict=True) if value > -np.inf)
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.array > -np.inf))
+
+
+def best_first(
+    values: npt.NDArray[np.floating], count: int, ties: npt.NDArray[np.floating] | None = None
+) -> Rows:
+    """Find the rows of the ``count`` highest values, highest first; equal ones by ``ties``, then by row."""
+    rows = np.arange(len(values))
+    if count < len(values):  # sorting thousands of values would take longer than the rest of the planning
+        rows = np.flatnonzero(values >= _kth_highest(values, count))
+    keys = [-values[rows]] if ties is None else [-ties[rows], -values[rows]]
+    return rows[np.lexsort(keys)][:count]
+
+
+def _kth_highest(values: npt.NDArray[np.floating], k: int) -> float:
+    """Find the k-th highest value, or the lowest if there are fewer; −∞ without any."""
+    place = max(0, len(values) - max(1, k))
+    return float(np.partition(values, place)[place]) if len(values) else -np.inf
+
+
 class RoundPlanner:
     """Orders the tasks of one search, and collects its hits.
 
-    Call :meth:`next_round`, search its tasks, call :meth:`add_hits`, and repeat until the round is empty.
+    Call :meth:`next_round`, search its tasks, call :meth:`add_hits`, and repeat until the round is empty. Arrays have
+    an entry for each task, T in all, so that nothing is done for one task after the other.
 
     Args:
-        tasks: Candidate tasks; those with equal upper bounds stay in this order.
-        prior_bonuses: Their prior bonuses, ``[T]``.
-        searchable: Candidate tasks that may contain hits, in learned order, which also orders equal scores.
+        numbers: Numbers of the tasks by ID, in learned order, which also orders equal scores.
+        prior_bonuses: Their prior bonuses, ``[T]``; −∞ for those that the search does not include.
+        searchable: Whether each task may contain hits, ``[T]``; None: all that the search includes.
         depth: Number of hits to find, each from a different video.
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
         words: Highest evidence of texts in each task, ``[T]``; None without words.
+        likelihoods: Order of tasks with equal upper bounds, highest first, ``[T]``; None: in learned order.
         visuals: Visual score of each lineage.
         lineages: Index of each task's lineage in ``visuals``, ``[T]``; None: all have the first.
 
     Attributes:
+        prior_bonuses: Prior bonuses of the included tasks, by ID.
         searched: Tasks in the rounds so far.
         reached_tasks: Number of likeliest tasks down to the last searched one, including those that cannot contain
             hits.
@@ -94,9 +133,9 @@ class RoundPlanner:
 
     def __init__(
         self,
-        tasks: Sequence[str],
+        numbers: Mapping[str, int],
         prior_bonuses: npt.NDArray[np.floating],
-        searchable: Sequence[str],
+        searchable: npt.NDArray[np.bool_] | None,
         depth: int,
         *,
         min_score: float | None = None,
@@ -104,43 +143,44 @@ class RoundPlanner:
         limits: RoundLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
         words: npt.NDArray[np.floating] | None = None,
+        likelihoods: npt.NDArray[np.floating] | None = None,
         visuals: Sequence[VisualScore],
         lineages: npt.NDArray[np.intp] | None = None,
     ) -> None:
         self.searched: set[str] = set()
         self.reached_tasks = 0
         self.hits: list[Hit] = []
-        self.prior_bonuses: dict[str, float] = dict(zip(tasks, prior_bonuses.tolist(), strict=True))
-        bounds = np.asarray(prior_bonuses, np.float64) + (0.0 if words is None else words)
-        order = np.argsort(-bounds, kind="stable")  # tasks with equal bounds stay in order
-        self._ranked = [tasks[index] for index in order.tolist()]
-        self._bounds = bounds[order]
-        self._lineages = np.zeros(len(tasks), np.intp) if lineages is None else lineages[order]
-        self._ranks = {task: rank for rank, task in enumerate(self._ranked)}
-        self._orders = {task: order for order, task in enumerate(searchable)}
-        self._first_tier = len(tasks) if tasks_in_first_page is None else tasks_in_first_page
-        self._searchable = list(searchable)
+        self._tasks, self._numbers = tuple(numbers), numbers
+        bonuses = np.asarray(prior_bonuses, np.float64)
+        self.prior_bonuses = TaskValues(numbers, bonuses)
+        self._bounds = bonuses + (0.0 if words is None else words)
+        self._likelihoods = np.zeros(len(numbers)) if likelihoods is None else likelihoods
+        self._lineages = np.zeros(len(numbers), np.intp) if lineages is None else lineages
+        is_included = bonuses > -np.inf
+        self._count = int(np.count_nonzero(is_included))
+        self._is_searchable = is_included if searchable is None else is_included & searchable
         self.depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         self._limits = limits
         self._visuals = visuals
         self._weights, self._neutrals = np.array([[v.weight, v.neutral] for v in visuals], np.float32).T
-        # The ranks of the selected tasks, in tiers: a tier's hits precede the next one's.
-        selected = cut = len(tasks)
+        # Which tasks are left to search, in tiers: a tier's hits precede the next one's.
+        self._is_in_first_tier = is_included
+        if tasks_in_first_page is not None:
+            self._is_in_first_tier = np.zeros(len(numbers), np.bool_)
+            self._is_in_first_tier[self._likeliest(tasks_in_first_page)] = True
+        tiers = [self._is_searchable]
         if isinstance(routes, int):
-            selected = cut = int((self._bounds >= self._bounds[min(routes, cut) - 1]).sum())
+            tiers = [self._is_searchable & (self._bounds >= self._level(min(routes, self._count)))]
         elif routes == "auto" and tasks_in_first_page is not None:
-            cut = tasks_in_first_page
-        tiers = (
-            np.array([rank for rank in part if self._ranked[rank] in self._orders], np.int64)
-            for part in (range(min(cut, selected)), range(cut, selected))
-        )
-        self._tiers = [tier for tier in tiers if len(tier)] or [np.empty(0, np.int64)]
-        lowest = (self._bounds[0] if len(bounds) else 0.0) - limits.first_round_margin * max(
-            visual.weight for visual in visuals
-        )
-        near = int((self._bounds[: limits.max_first_round] >= lowest).sum())
+            tiers = [
+                self._is_searchable & self._is_in_first_tier,
+                self._is_searchable & ~self._is_in_first_tier,
+            ]
+        self._tiers = [np.flatnonzero(tier) for tier in tiers if tier.any()] or [np.empty(0, np.int64)]
+        lowest = self._level(1) - limits.first_round_margin * max(visual.weight for visual in visuals)
+        near = min(int(np.count_nonzero(self._bounds >= lowest)), limits.max_first_round)
         self._round_size = max(near, limits.min_first_round)
         self._earlier_hits: list[Hit] = []  # of previous tiers
         self._pool = _EMPTY_POOL  # best hits of the current tier
@@ -151,29 +191,46 @@ class RoundPlanner:
         self._visual_bounds = np.array([visual.log_odds(COSINE_LIMIT) for visual in visuals])
         self._is_full = False  # of videos that match all terms
 
+    def _level(self, count: int) -> float:
+        """Find the lowest upper bound among those of the ``count`` likeliest tasks."""
+        return _kth_highest(self._bounds, count)
+
+    def _likeliest(self, count: int, among: Rows | None = None) -> Rows:
+        """Find the likeliest tasks, of all or among some: those with the highest upper bounds, in this order."""
+        among = np.arange(len(self._bounds)) if among is None else among
+        return among[best_first(self._bounds[among], count, self._likelihoods[among])]
+
+    def _rank(self, number: int) -> int:
+        """Count the tasks that are likelier than one."""
+        bounds, ties = self._bounds, self._likelihoods
+        precedes = (ties > ties[number]) | (ties == ties[number]) & (np.arange(len(ties)) < number)
+        return int(np.count_nonzero((bounds > bounds[number]) | (bounds == bounds[number]) & precedes))
+
     def next_round(self) -> list[str]:
         """Choose the tasks to search next; empty when the list of hits is complete."""
         while True:
-            ranks = self._tiers[0]
-            limits = self._visual_bounds[self._lineages[ranks]]
-            is_reachable = can_reach_score(self._bounds[ranks], self._lowest_score, limits)
+            left = self._tiers[0]
+            limits = self._visual_bounds[self._lineages[left]]
+            is_reachable = can_reach_score(self._bounds[left], self._lowest_score, limits)
             if self._uses_likely_bound and self._lowest_score > self._min_score:  # there are enough results
                 # Tasks with equal bounds are equally likely, so none is cut off: tasks without captions have equal
                 # bonuses. Videos that match all terms can have no better rivals, so the limit then holds for such
                 # tasks, too.
                 most = self._limits.max_likely_tasks
                 if self._is_full:
-                    is_reachable &= ranks < min(most, _MAX_LIKELY_TASKS_IF_FULL)
-                elif len(self._bounds) >= most:
-                    is_reachable &= self._bounds[ranks] >= self._bounds[most - 1]
-            (chosen,) = np.nonzero(is_reachable)
-            if len(chosen):
+                    is_reachable &= np.isin(left, self._likeliest(min(most, _MAX_LIKELY_TASKS_IF_FULL)))
+                elif self._count >= most:
+                    is_reachable &= self._bounds[left] >= self._level(most)
+            reachable = left[is_reachable]
+            if len(reachable):
+                chosen = self._likeliest(self._round_size, left if self._uses_likely_bound else reachable)
                 if self._uses_likely_bound:  # later pages start with all tasks down to this page's last one
-                    chosen = np.arange(chosen[-1] + 1)
-                chosen = chosen[: self._round_size]
-                self._tiers[0], reached = np.delete(ranks, chosen), ranks[chosen].tolist()
-                tasks = [self._ranked[rank] for rank in reached]
-                self.reached_tasks = max(self.reached_tasks, reached[-1] + 1)
+                    (places,) = np.nonzero(np.isin(chosen, reachable))
+                    if len(places) == len(reachable):
+                        chosen = chosen[: places[-1] + 1]
+                self._tiers[0] = np.setdiff1d(left, chosen, assume_unique=True)
+                tasks = [self._tasks[number] for number in chosen.tolist()]
+                self.reached_tasks = max(self.reached_tasks, self._rank(chosen[-1]) + 1)
                 self.searched.update(tasks)
                 self._round_size = self._limits.growth * len(self.searched)
                 return tasks
@@ -186,7 +243,7 @@ class RoundPlanner:
     def can_enter(self, task: str, words: float) -> bool:
         """Check whether a video of the task with this evidence could still enter the results."""
         bound = np.array(self.prior_bonuses[task] + words)
-        limit = self._visual_bounds[self._lineages[self._ranks[task]]]
+        limit = self._visual_bounds[self._lineages[self._numbers[task]]]
         return bool(can_reach_score(bound, self._lowest_score, limit))
 
     def add_hits(
@@ -208,21 +265,21 @@ class RoundPlanner:
         counts = [len(hits.ids) for _, hits in parts]
         ids = np.concatenate([hits.ids for _, hits in parts])
         cosines = np.concatenate([hits.scores for _, hits in parts])
-        orders = np.repeat([self._orders[task] for task, _ in parts], counts)
-        bonuses = np.repeat(np.array([self.prior_bonuses[task] for task, _ in parts], np.float32), counts)
+        numbers = np.repeat([self._numbers[task] for task, _ in parts], counts)
+        bonuses = self.prior_bonuses.array[numbers].astype(np.float32)
         evidence, match_all = words(ids)
-        lineages = np.repeat(self._lineages[[self._ranks[task] for task, _ in parts]], counts)
+        lineages = self._lineages[numbers]
         visual = (cosines - self._neutrals[lineages]) * self._weights[lineages]  # as VisualScore.log_odds
         scores = (visual + evidence) + bonuses
         np.maximum.at(self._highest_cosines, lineages, cosines)
-        columns = zip(self._pool, (ids, scores, orders, cosines, evidence, match_all), strict=True)
+        columns = zip(self._pool, (ids, scores, numbers, cosines, evidence, match_all), strict=True)
         pool = [np.concatenate(column) for column in columns]
         rows = rank_distinct(pool[0], pool[1], pool[2], self.depth)
         self._pool = [column[rows] for column in pool]
         earlier = {hit.id for hit in self._earlier_hits}
         self._tier_hits = [
-            Hit(self._searchable[order], video, score, cosine=cosine, words=words_part)
-            for video, score, order, cosine, words_part in zip(
+            Hit(self._tasks[number], video, score, cosine=cosine, words=words_part)
+            for video, score, number, cosine, words_part in zip(
                 *map(np.ndarray.tolist, self._pool[:-1]), strict=True
             )
             if score >= self._min_score and video not in earlier
@@ -241,5 +298,6 @@ class RoundPlanner:
 
     def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
         """Compute a hit's sort key, even if it is no longer in the list."""
-        is_in_later_tier = self._ranks[hit.task] >= self._first_tier
-        return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
+        number = self._numbers[hit.task]
+        order = number if self._is_searchable[number] else -1
+        return not self._is_in_first_tier[number], -hit.score, order, hit.id

@@ -68,7 +68,7 @@ class QueryWords:
         texts: LibraryTexts,
         captions: DomainCaptions,
         snapshot: SearchSnapshot,
-        tasks: Sequence[str],
+        numbers: npt.NDArray[np.intp],
     ) -> None:
         self._texts, self.captions, self._snapshot = texts, captions, snapshot
         self._tasks = snapshot.task_indices
@@ -89,7 +89,7 @@ class QueryWords:
             matches.frequencies, matches.documents
         ).tolist()
         is_searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last entry is for unknown videos
-        is_searched[np.fromiter(map(self._tasks.__getitem__, tasks), np.intp, len(tasks))] = True
+        is_searched[numbers] = True
         self.passages: dict[int, int] = {}
         self._negative_domains = np.empty(0, np.int32)  # domains of the videos with negative feedback
         self._find_evidence(matches, is_searched)
@@ -103,8 +103,7 @@ class QueryWords:
         (better,) = np.nonzero(evidence.log_odds > evidence.absent[evidence.domains])
         better = better[np.argsort(evidence.domains[better], kind="stable")]  # ascending within each domain
         self._better_videos, self._better_log_odds = evidence.videos[better], evidence.log_odds[better]
-        domains = np.arange(len(snapshot.shards) + 1)
-        self._starts = np.searchsorted(evidence.domains[better], domains).tolist()
+        self._better_domains = evidence.domains[better]
 
     # -- evidence -----------------------------------------------------------------------------------------------
 
@@ -139,7 +138,7 @@ class QueryWords:
         evidence. The best groups that fill a list of the given depth suffice.
         """
         index = self._tasks[task]
-        matched = slice(self._starts[index], self._starts[index + 1])
+        matched = slice(*np.searchsorted(self._better_domains, [index, index + 1]).tolist())
         videos, steps = self._better_videos[matched], self._better_log_odds[matched]
         uncaptioned = self.captions.uncaptioned(index)
         if self.evidence.absent[index] >= self.evidence.unknown[index]:

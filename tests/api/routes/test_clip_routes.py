@@ -23,7 +23,7 @@ from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
 from service.search.clip_search import ClipSearch
-from service.search.snapshots.search_snapshot import QueryVectorCache
+from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.video_search import CaptionIndex
 
 torch.set_num_threads(1)

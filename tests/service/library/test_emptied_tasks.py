@@ -30,7 +30,7 @@ from service.library.library_listing import list_shards
 from service.library.library_status import library_status
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
-from service.search.snapshots.search_snapshot import QueryVectorCache
+from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.text_search.executor import execute
 from tests.audited_changes import audit_entries
 from tests.catalog_rows import add_release_and_shard

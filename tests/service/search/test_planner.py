@@ -34,13 +34,26 @@ def _no_words(videos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _planner(
     routing: Sequence[tuple[str, float]],
-    *arguments: Any,
+    searchable: Sequence[str],
+    depth: int,
     visuals: Sequence[VisualScore] = ONE_LINEAGE,
     **options: Any,
 ) -> RoundPlanner:
-    tasks, bonuses = [task for task, _ in routing], np.array([bonus for _, bonus in routing])
-    lineages = np.array([_lineage(task, visuals) for task in tasks], np.intp)
-    return RoundPlanner(tasks, bonuses, *arguments, visuals=visuals, lineages=lineages, **options)
+    """Plan among tasks; those with equal bonuses are likelier the earlier they are listed."""
+    bonuses = dict(routing)
+    others = [task for task in bonuses if task not in searchable]
+    tasks = ["excluded", *searchable, *others]  # in learned order
+    listed = list(bonuses)
+    return RoundPlanner(
+        {task: number for number, task in enumerate(tasks)},
+        np.array([bonuses.get(task, -np.inf) for task in tasks]),
+        np.array([task in searchable for task in tasks]),
+        depth,
+        likelihoods=np.array([-listed.index(task) if task in listed else 1.0 for task in tasks]),
+        visuals=visuals,
+        lineages=np.array([0, *(_lineage(task, visuals) for task in tasks[1:])], np.intp),
+        **options,
+    )
 
 
 def _lineage(task: str, visuals: Sequence[VisualScore]) -> int:

@@ -27,6 +27,7 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot, with_current_captions
+from service.search.text_search.planner import TaskValues
 from tests.service.search import caption_library
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
 
@@ -37,8 +38,11 @@ TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has
 def _route(
     snapshot: SearchSnapshot, tasks: Iterable[str] | None = None
 ) -> list[tuple[dict[str, float], TextEvidence]]:
-    routings = snapshot.route(TEXTS, [list(tasks or snapshot.shards)] * len(TEXTS))
-    return [(weights, *evidence.values()) for weights, _, evidence in routings]
+    routings = snapshot.route(TEXTS, [snapshot.scope(tuple(tasks or snapshot.shards))] * len(TEXTS))
+    return [
+        (dict(TaskValues(snapshot.task_indices, routing.log_weights)), *routing.evidence.values())
+        for routing in routings
+    ]
 
 
 def _encode(snapshot: SearchSnapshot, tasks: Iterable[str] | None = None) -> list[np.ndarray]:

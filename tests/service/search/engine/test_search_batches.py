@@ -16,7 +16,8 @@ from service.core.settings import Settings
 from service.search import engine as engine_module
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_cursor
-from service.search.snapshots.search_snapshot import QueryVectorCache, SearchSnapshot
+from service.search.snapshots.query_vector_cache import QueryVectorCache
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, Library
 
