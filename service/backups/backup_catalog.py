@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from index.files.durable_files import sync
 from service.access.audit_log import record_change
 from service.backups.backup_files import CATALOG, BackupFile, require_intact_catalog, write_backup
-from service.catalog.database import SQLITE_BUSY_SECONDS, open_engine, sqlite_path
+from service.catalog.database import SQLITE_BUSY_SECONDS, continue_edit_numbers, open_engine, sqlite_path
 from service.catalog.migrations import CATALOG_SCHEMA, require_newest_schema, upgrade_engine
 from service.catalog.tables import EditCounter, PositionCounter, Video
 from service.core.errors import Conflict
@@ -164,7 +164,9 @@ def copy_catalog(source: Connection, target: Connection) -> int:
         raise Conflict(f"The target catalog is not empty: its table {filled} has rows.")
     for counter in _COUNTERS:
         target.execute(delete(counter))
-    return sum(_copy_table(source, target, table) for table in CATALOG_SCHEMA.sorted_tables)
+    rows = sum(_copy_table(source, target, table) for table in CATALOG_SCHEMA.sorted_tables)
+    continue_edit_numbers(target)
+    return rows
 
 
 def _find_filled_table(connection: Connection) -> str | None:

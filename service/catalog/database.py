@@ -24,14 +24,29 @@ from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Text,
+    cast,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+    update,
+)
 from sqlalchemy.dialects.sqlite.base import SQLiteTypeCompiler
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from index.arrays import batches
-from service.catalog.tables import EditCounter
+from service.catalog.tables import EditCounter, Video
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
@@ -74,7 +89,6 @@ _SET_UNLESS_GIVEN = """
     SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)
     JOIN pg_settings USING (name) WHERE source NOT IN ('client', 'user', 'database', 'database user')
 """
-_LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 _UNREACHABLE = (OperationalError, InterfaceError, PoolTimeout)
 _engines: dict[str, Engine] = {}
 
@@ -138,11 +152,35 @@ def read_connection() -> Iterator[Connection]:
         raise _unreachable() from error
 
 
+def edit_number(dialect: str, transaction: ColumnElement[Any]) -> ColumnElement[int]:
+    """Express the number of the edits of a transaction in PostgreSQL, given its ID; that of the last edit in SQLite.
+
+    Numbers of a counter become visible in order only if each transaction locks it until its commit. IDs of transactions
+    tell which of them are complete, so no edit waits for those of other domains.
+    """
+    counter = EditCounter.__table__.c.last_edit
+    return counter + cast(cast(transaction, Text), BigInteger) if dialect == "postgresql" else counter
+
+
 def read_last_edit() -> int:
-    """Read the number of the last edit of a video. Rows read afterwards are at least as new."""
+    """Read the number up to which all edits are complete; rows read afterwards are at least as new."""
     with read_connection() as connection:
-        number: int = connection.execute(_LAST_EDIT).scalar_one()
-    return number
+        following = edit_number(connection.dialect.name, func.pg_snapshot_xmin(func.pg_current_snapshot()))
+        number: int = connection.execute(select(following)).scalar_one()
+        return number - (connection.dialect.name == "postgresql")
+
+
+def continue_edit_numbers(connection: Connection, *, repair: bool = True) -> str | None:
+    """Let edits get higher numbers than all videos, whose rows may come from another server; explain why, if needed."""
+    following = edit_number(connection.dialect.name, func.pg_snapshot_xmax(func.pg_current_snapshot()))
+    # In one statement: with two, an edit in between would seem unnumbered.
+    highest = select(func.max(Video.last_edit)).scalar_subquery()
+    last, number = connection.execute(select(highest, select(following).scalar_subquery())).one()
+    if last is None or last <= number:
+        return None
+    if repair:
+        connection.execute(update(EditCounter).values(last_edit=last))
+    return f"edits.last_edit is {number}, but videos.last_edit reaches {last}"
 
 
 def _unreachable() -> Unavailable:

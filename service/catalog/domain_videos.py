@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Executable, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.arrays import batches, moment_ids
 from index.files.manifest_format import task_of
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import edit_number, id_chunks, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
 Span = tuple[float, float]  # start and end, in seconds since the first frame
@@ -85,15 +85,13 @@ def count_edit(
 def number_edits(session: Session, videos: Sequence[int]) -> None:
     """Count an edit, and give its number to the videos (vector IDs) whose texts or metadata this transaction changes.
 
-    The counter, which :func:`~service.catalog.database.read_last_edit` reads, stays locked until commit, so edits
-    become visible in order. Transactions lock tasks first and the counter last; otherwise, two of them could deadlock.
+    Transactions lock tasks first and videos last; otherwise, two of them could deadlock.
     """
-    number = session.execute(
-        update(EditCounter)
-        .values(last_edit=EditCounter.last_edit + 1)
-        .returning(EditCounter.last_edit)
-        .execution_options(synchronize_session=False)
-    ).scalar_one()
+    count = update(EditCounter).values(last_edit=EditCounter.last_edit + 1).returning(EditCounter.last_edit)
+    statement: Executable = count.execution_options(synchronize_session=False)
+    if (dialect := session.get_bind().dialect.name) == "postgresql":
+        statement = select(edit_number(dialect, func.pg_current_xact_id()))
+    number: int = session.execute(statement).scalar_one()
     for chunk in id_chunks(videos):
         session.execute(
             update(Video)

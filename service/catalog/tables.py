@@ -126,9 +126,9 @@ class PositionCounter(Base):
 
 
 class EditCounter(Base):
-    """One row: the number of the last edit, verdict, deletion or reassignment.
+    """One row, by which edits, verdicts, deletions and reassignments get numbers; see ``database.edit_number``.
 
-    Locked until commit, so that edits become visible in order of number.
+    In SQLite, the number of the last one. In PostgreSQL, what is added to the ID of a transaction.
     """
 
     __tablename__ = "edits"

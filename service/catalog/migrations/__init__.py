@@ -29,7 +29,7 @@ from sqlalchemy import Connection, Engine, insert, inspect, text
 from sqlalchemy.exc import OperationalError
 
 from service.catalog import operation_tables  # noqa: F401
-from service.catalog.database import engine
+from service.catalog.database import continue_edit_numbers, engine
 from service.catalog.tables import Base, EditCounter, PositionCounter
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
@@ -63,6 +63,9 @@ def upgrade_engine(database: Engine) -> None:
         with database.connect() as connection:
             newest = ScriptDirectory.from_config(config).get_current_head()
             if MigrationContext.configure(connection).get_current_revision() == newest:
+                if connection.dialect.name == "postgresql":  # which a dump of another server may have filled
+                    continue_edit_numbers(connection)
+                    connection.commit()
                 return  # also of a catalog that cannot be written
         with (
             database.execution_options(cinestrata_begin="BEGIN IMMEDIATE").connect() as connection,

@@ -16,7 +16,7 @@ from index.words.text_analysis import parse_query
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, acting_as
 from service.catalog.database import read_last_edit, session_scope
-from service.catalog.domain_videos import read_caption_edits, read_metadata_edits
+from service.catalog.domain_videos import read_caption_edits, read_edited_videos, read_metadata_edits
 from service.catalog.tables import Feedback, Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
@@ -211,7 +211,7 @@ def test_caller_has_one_vote_however_often_it_is_given(video: int) -> None:
     first = _give("ada", "a dog")
     number = read_last_edit()
     assert _give("ada", "a dog") == first
-    assert read_last_edit() == number, "a repetition makes no process read the video again"
+    assert read_edited_videos(number) == [], "a repetition makes no process read the video again"
     for text in ("dogs", "THE DOG", "dog"):
         assert _give("ada", text).id == first.id
     assert _feedback_of(video) == [("dog", 1)]
@@ -338,11 +338,8 @@ def test_feedback_whose_transaction_fails_leaves_nothing(video: int, monkeypatch
         patch.setattr(video_changes, "number_edits", fail)
         with pytest.raises(RuntimeError):
             _give("ada", "a dog")
-    assert (list_feedback(FeedbackFilters()).feedback, _feedback_of(video), read_last_edit()) == (
-        [],
-        [],
-        number,
-    )
+    assert list_feedback(FeedbackFilters()).feedback == _feedback_of(video) == []
+    assert read_edited_videos(number) == []
 
 
 def test_words_of_every_process_follow_feedback(video: int) -> None:
