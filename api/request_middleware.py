@@ -25,7 +25,7 @@ from api.problem_details import FAILURE_KEY, problem_response
 from api.security.authentication import Authenticator, is_cross_site_change, is_loopback
 from api.security.route_scopes import Forbidden, request_actor
 from service.access.audit_log import acting_as
-from service.core import request_limits, tracing
+from service.core import change_sequence, request_limits, tracing
 from service.core.errors import (
     CinestrataError,
     InvalidInput,
@@ -235,17 +235,20 @@ class SecurityMiddleware(HttpMiddleware):
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                if sequence.written:
+                    headers[change_sequence.HEADER] = str(sequence.written)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        try:
-            await self._check(request, path, limit)
-        except CinestrataError as error:
-            await problem_response(request, error)(scope, receive, send_with_headers)
-            return
-        with acting_as(request_actor(request, None)):
-            await self.app(scope, receive_within_limit, send_with_headers)
+        with change_sequence.following(request.headers.get(change_sequence.HEADER, "")) as sequence:
+            try:
+                await self._check(request, path, limit)
+            except CinestrataError as error:
+                await problem_response(request, error)(scope, receive, send_with_headers)
+                return
+            with acting_as(request_actor(request, None)):
+                await self.app(scope, receive_within_limit, send_with_headers)
 
     async def _check(self, request: Request, path: str, limit: int) -> None:
         headers = request.headers

@@ -18,6 +18,7 @@ from cinestrata_client import Client, NotFoundError, RetryPolicy, ServiceError, 
 from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from cli.console import error_console, fail, refuse_call
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
+from service.core.change_sequence import LATEST
 
 FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
 PAGE = 1000  # entries per page of a complete list
@@ -43,6 +44,7 @@ class ServiceClient(Client):
             transport = ApplicationTransport(lambda: _load_application(data))
         try:
             super().__init__(url, retries=retries, transport=transport)
+            self.change_sequence = LATEST  # the edit may be that of another command
         except (ValueError, httpx.InvalidURL, ImportError) as error:  # httpx reads proxy variables, too
             hint = "Check --url (CINESTRATA_URL), CINESTRATA_API_KEY, and HTTP_PROXY, ALL_PROXY and NO_PROXY."
             refuse_call(f"{error}".rstrip(".") + ".", hint)

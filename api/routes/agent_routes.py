@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.security.authentication import client_address
 from api.security.route_scopes import ScopedRoute, requires
-from service.core import tracing
+from service.core import change_sequence, tracing
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -83,6 +83,9 @@ def _open_client(request: Request | None) -> httpx.AsyncClient:
         raise AssertionError("an agent over HTTP sends a request")
     headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}
     headers[tracing.REQUEST_ID_HEADER] = correlation_id.get() or ""
+    headers[change_sequence.HEADER] = str(
+        change_sequence.LATEST
+    )  # agents have no session that keeps a number
     transport = httpx.ASGITransport(
         request.app, raise_app_exceptions=False, client=(client_address(request), 0)
     )

@@ -2,6 +2,8 @@
 
 import { servicePath } from "./service_paths.js";
 
+const CHANGE_SEQUENCE = "Cinestrata-Change-Sequence";
+
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || "The request failed.");
@@ -37,9 +39,16 @@ export async function readIfChanged(path, tag) {
   return { body: await readBody(response), tag: response.headers.get("ETag") };
 }
 
-async function request(path, options) {
+/** Send a request. Searches include this tab's edits: each edit's number is sent back with later requests. */
+export async function request(path, options) {
   try {
-    return await fetch(servicePath(path), options);
+    const headers = new Headers(options?.headers);
+    const edit = Number(sessionStorage.getItem(CHANGE_SEQUENCE));
+    if (edit) headers.set(CHANGE_SEQUENCE, edit);
+    const response = await fetch(servicePath(path), { ...options, headers });
+    const written = Number(response.headers.get(CHANGE_SEQUENCE));
+    if (written > edit) sessionStorage.setItem(CHANGE_SEQUENCE, written);
+    return response;
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { title: "No response", detail: "The server doesn't respond. Is it running?" });

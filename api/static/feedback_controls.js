@@ -1,8 +1,7 @@
 // Buttons that mark a video right or wrong for the searched text.
 
-import { api } from "./api_client.js";
+import { api, request } from "./api_client.js";
 import { button, drawing, el } from "./dom.js";
-import { servicePath } from "./service_paths.js";
 
 const ICONS = { right: "M4 10.5l4 4 8-9", wrong: "M5 5l10 10M15 5L5 15" };
 const LABELS = { right: "Right for this query", wrong: "Wrong for this query" };
@@ -51,7 +50,7 @@ export function feedbackControls(text, videoId, title, verdicts) {
 
   async function takeBack() {
     await attempt(async () => {
-      const response = await fetch(servicePath(`/v1/feedback/${given}`), { method: "DELETE" });
+      const response = await request(`/v1/feedback/${given}`, { method: "DELETE" });
       // 404: it was taken back elsewhere.
       if (!response.ok && response.status !== 404) throw new Error("The feedback couldn't be taken back.");
       show(null);

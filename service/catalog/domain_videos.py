@@ -1,7 +1,7 @@
 """A domain's rows: videos, edit counters, moments of long videos, and refitted confidence models.
 
-Each process compares the counters (one per library, two per domain) with those that its caches were computed for.
-Counters increase in the transaction that changes the videos, so rows read after a counter are at least as new.
+Each process compares the counters of domains with those that its caches were computed for, and reads the videos with
+later numbers. Both change in the transaction that changes the videos, so rows read after them are at least as new.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from index.arrays import batches, moment_ids
 from index.files.manifest_format import task_of
 from service.catalog.database import edit_number, id_chunks, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
+from service.core.change_sequence import note_edit
 
 Span = tuple[float, float]  # start and end, in seconds since the first frame
 _MOMENT_ROWS = 10_000  # per INSERT
+MAX_AWAITED = 1000  # edited videos that a search waits for; the background reads more
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
@@ -92,6 +94,7 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
     if (dialect := session.get_bind().dialect.name) == "postgresql":
         statement = select(edit_number(dialect, func.pg_current_xact_id()))
     number: int = session.execute(statement).scalar_one()
+    note_edit(number)
     for chunk in id_chunks(videos):
         session.execute(
             update(Video)
@@ -101,10 +104,13 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
         )
 
 
-def read_edited_videos(after: int) -> list[int]:
-    """Find the videos edited after the given number, by vector ID."""
+def read_edited_videos(after: int, last: int | None = None) -> dict[int, int]:
+    """Read the numbers of the videos edited after a number, by vector ID: all, or the newest ones up to ``last``."""
+    edited = select(Video.vector_id, Video.last_edit).where(Video.last_edit > after)
+    if last is not None:
+        edited = edited.where(Video.last_edit <= last).order_by(Video.last_edit.desc()).limit(MAX_AWAITED)
     with session_scope() as session:
-        return list(session.scalars(select(Video.vector_id).where(Video.last_edit > after)))
+        return {video: number or 0 for video, number in session.execute(edited)}
 
 
 def read_caption_edits() -> dict[str, int]:

@@ -1,9 +1,8 @@
 """Cache the catalog rows that text searches need in memory, which is faster to read and always reachable.
 
-A background thread reads the searched domains' rows. Every search reads the number of the last edit or deletion. If
-the cache has it, its rows are current; otherwise, the search reads the catalog, so edits and deletions apply at once.
-
-While the catalog is unreachable, searches use the cache: results then show captions as of its time, and lack videos
+One background thread reads the searched domains' rows, and another reads edits every second. A search waits for the
+catalog only if its caller has made an edit that this process has not read (:mod:`service.core.change_sequence`), or if
+a result has no cached row. If the catalog does not respond, results show captions as of the last poll, and lack videos
 added since. Deleted videos stay hidden, because a deletion is written to the index before it is acknowledged, and the
 index manifest is read before the cache is used.
 """
@@ -13,11 +12,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import structlog
@@ -26,19 +26,23 @@ from sqlalchemy import bindparam, select
 from index.arrays import Hit, Ids, find_ids
 from index.files.manifest_format import task_of
 from service.catalog.database import CatalogReads, read_connection, read_last_edit, session_scope
-from service.catalog.domain_videos import in_domain
+from service.catalog.domain_videos import in_domain, read_edited_videos
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.catalog.video_texts import SourcedCues, read_passages
+from service.core.change_sequence import LATEST
 from service.core.errors import Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.text_rules import name_key
+from service.search.library_words import LibraryWords
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 256 * 1024**2  # of all cached rows
 _POLL_SECONDS = 1.0
+_LATE_SECONDS = 2.5  # since the last poll
+_MAX_EDITED = 10_000  # edited videos whose rows are kept apart from their domains'
 _MAX_SHARE = 0.1  # of the thread's time: reading a large domain takes seconds
 _IDS_PER_QUERY = 500
 _NOT_CACHED = "the catalog database can't be reached, and the copy of its rows has no room for this domain"
@@ -54,25 +58,31 @@ class _CachedRows:
     """The rows as of one time; replaced as a whole."""
 
     as_of: datetime
-    edit: int  # number of an edit; the rows show it and all before it; some may be newer
+    checked: float  # monotonic time of ``as_of``
+    edit: int  # the rows show all edits up to this number; some may be newer
     videos: Mapping[str, VideoRows]
     # Versions of shard and task that the rows of each domain are at least as new as.
     versions: Mapping[str, tuple[str, str]]
     not_cached: frozenset[str]
+    # Numbers and rows of videos that were edited after the rows of their domains were read; None: deleted.
+    edited: Mapping[int, tuple[int, VideoRow | None]] = field(default_factory=dict)
 
-    def find_current(
-        self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None
+    def has(self, edit: int) -> bool:
+        """Check whether the rows show an edit."""
+        return edit <= self.edit or any(number == edit for number, _ in self.edited.values())
+
+    def find_all(
+        self, ids_by_task: Mapping[str, Sequence[int]], snapshot: SearchSnapshot
     ) -> dict[int, VideoRow] | None:
-        """Look up rows as :meth:`CatalogReadCache.read_results` does; None if the catalog may have newer ones."""
-        by_task = _by_task(hits)
+        """Look up rows by vector ID; None if one is missing, or only the catalog has those of a shard's version."""
         # Until an append is published, changes of its rows are no edits: its shard's version tells that it was.
-        if self.edit != edit or any(
+        if any(
             task not in self.videos or self.versions[task][0] != snapshot.shards[task].state
-            for task in by_task
+            for task in ids_by_task
         ):
             return None
-        rows = self.find(by_task)
-        return rows if len(rows) == sum(map(len, by_task.values())) else None
+        rows = self.find(ids_by_task)
+        return rows if len(rows) == sum(map(len, ids_by_task.values())) else None
 
     def find(self, ids_by_task: Mapping[str, Sequence[int]]) -> dict[int, VideoRow]:
         """Look up rows by vector ID, skipping unknown videos."""
@@ -80,6 +90,10 @@ class _CachedRows:
         for task, ids in ids_by_task.items():
             if task in self.videos:
                 rows |= self.videos[task].find(ids)
+            for vector_id in self.edited.keys() & ids:
+                rows.pop(vector_id, None)
+                if (row := self.edited[vector_id][1]) is not None:
+                    rows[vector_id] = row
         return rows
 
 
@@ -90,6 +104,7 @@ class CatalogReadCache:
         changed_ids: Reads the current manifest's IDs of tasks that differ from a snapshot's; see
             :meth:`SnapshotManager.changed_ids`. None: the index does not change.
         max_bytes: Maximum memory of cached rows. Domains that do not fit are not cached.
+        words: Words that follow edits with the rows.
     """
 
     def __init__(
@@ -97,54 +112,113 @@ class CatalogReadCache:
         reads: CatalogReads,
         changed_ids: Callable[[SearchSnapshot, Sequence[str]], Mapping[str, Ids]] | None = None,
         max_bytes: int = MAX_BYTES,
+        words: LibraryWords | None = None,
     ) -> None:
         self._reads = reads
         self._changed_ids = changed_ids
         self._max_bytes = max_bytes
+        self._words = words
         self._cached: _CachedRows | None = None
+        self.task_versions: Mapping[str, str] = {}  # as the rows, of all domains
+        self._replacement = Lock()  # for the cached rows; not held while rows are read
         self._due = 0.0  # monotonic time
         self._is_stopped = Event()
-        self._thread: Thread | None = None
+        self._threads: list[Thread] = []
 
     def start(
         self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
     ) -> None:
-        """Read the current snapshot's rows in a background thread, and call ``preload`` after each update."""
+        """Read edits and the current snapshot's rows in background threads, and call ``preload`` after each update."""
+
+        def update() -> None:
+            if (snapshot := current()) is not None and self.update(snapshot):
+                preload(snapshot)
+
         self._is_stopped.clear()
-        self._thread = Thread(
-            target=self._follow, args=(current, preload), name="catalog-read-cache", daemon=True
-        )
-        self._thread.start()
+        self._threads = [
+            Thread(target=self._repeat, args=(action,), name=name, daemon=True)
+            for name, action in (("catalog-read-cache", update), ("catalog-edits", self.read_edits))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the threads."""
         self._is_stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._threads = []
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether background threads read edits, and have read the rows."""
+        return bool(self._threads) and self._cached is not None
 
     @property
     def as_of(self) -> datetime | None:
         """When the cache last matched the catalog; None without cached rows."""
         return self._cached.as_of if self._cached else None
 
-    def read_results(
-        self, hits: Sequence[Hit], snapshot: SearchSnapshot, edit: int | None = None
-    ) -> tuple[Mapping[int, VideoRow], datetime | None, Mapping[str, str]]:
-        """Read the rows for a snapshot's hits, from the cache if it has current ones for all of them.
+    def follow(self, required: int = 0) -> datetime | None:
+        """Read the edits that a search must include, up to a number, unless they were read.
 
-        Args:
-            edit: Number of the last edit before the search; None if unknown.
+        Without background threads, or for ``LATEST``, these are all that were committed before the call. None waits
+        for a change of very many videos.
 
         Returns:
-            Rows by vector ID, without deleted videos; the time of the cached rows, None if the rows are current; and
-            the reason by task, for tasks missing from the cache.
+            When the edits were last read, if that is longer ago than usual; otherwise None.
+        """
+        try:
+            if not self.is_followed or required >= LATEST:
+                self.read_edits()
+            elif required:
+                self.read_edits(required)
+        except Unavailable:
+            return self.as_of
+        cached = self._cached
+        is_late = cached is not None and time.monotonic() - cached.checked > _LATE_SECONDS
+        return self.as_of if is_late and self._threads else None
+
+    def read_edits(self, required: int | None = None) -> None:
+        """Read all edits committed before the call, or those up to a required one; raises Unavailable."""
+        as_of, checked, cached = datetime.now(UTC), time.monotonic(), self._cached
+        if self._words is not None:
+            self._words.follow_edits(required)
+        if cached is None or (required is not None and cached.has(required)):
+            return
+        number = self._reads.read(read_last_edit)
+        found = self._reads.read(lambda: read_edited_videos(cached.edit, required))
+        new = [video for video, edit in found.items() if cached.edited.get(video, (None,))[0] != edit]
+        if len(new) + len(cached.edited) > _MAX_EDITED:  # the rows of their domains are read again
+            self._due = 0.0
+            return
+        rows = {}
+        if new:
+            rows = self._reads.read(lambda: read_rows(new))
+            self.task_versions = self._reads.read(_read_versions)
+        with self._replacement:
+            latest = cast(_CachedRows, self._cached)
+            edited = {**latest.edited, **{video: (found[video], rows.get(video)) for video in new}}
+            self._cached = replace(latest, edited=edited)
+            if required is None:
+                edit = max(number, latest.edit)
+                self._cached = replace(self._cached, as_of=as_of, checked=checked, edit=edit)
+
+    def read_results(
+        self, hits: Sequence[Hit], snapshot: SearchSnapshot
+    ) -> tuple[Mapping[int, VideoRow], datetime | None, Mapping[str, str]]:
+        """Read the rows for a snapshot's hits, from the cache if it has all of them, after :meth:`follow`.
+
+        Returns:
+            Rows by vector ID, without deleted videos; the time of the cached rows if some may be missing; and the
+            reason by task, for tasks missing from the cache.
 
         Raises Unavailable if the catalog is unreachable, and no rows are cached or the index's deletions unknown.
         """
-        cached = self._cached
-        current = None if cached is None else cached.find_current(hits, snapshot, edit)
-        if current is not None:
-            return current, None, {}
+        if (cached := self._cached) is not None:
+            with suppress(Unavailable):  # the index's deletions are unknown
+                if (rows := cached.find_all(self._live_ids(hits, snapshot), snapshot)) is not None:
+                    return rows, None, {}
         try:
             return self._reads.read(lambda: read_rows({hit.id for hit in hits})), None, {}
         except Unavailable:
@@ -193,10 +267,11 @@ class CatalogReadCache:
         Returns:
             Whether the cache is current; False if reading changed rows is not due yet.
         """
-        started = time.monotonic()
-        as_of = datetime.now(UTC)
+        started, as_of = time.monotonic(), datetime.now(UTC)
+        if self._cached is not None and not self._threads:
+            self.read_edits()
         edit = self._reads.read(read_last_edit)
-        task_versions = self._reads.read(_read_versions)
+        task_versions = self.task_versions = self._reads.read(_read_versions)
         before = self._cached
         versions = {
             task: (shard.state, task_versions[task_of(task)])
@@ -204,7 +279,7 @@ class CatalogReadCache:
             if task_of(task) in task_versions and shard.count
         }
         if before is not None and before.versions == versions:
-            self._cached = replace(before, as_of=as_of, edit=edit)
+            self._replace(before, edit)
             return True
         if started < self._due:
             return False
@@ -225,12 +300,27 @@ class CatalogReadCache:
             total += rows.nbytes
         if not_cached and (before is None or not_cached != before.not_cached):
             log.warning("catalog_read_cache_full", domains=len(not_cached), max_bytes=self._max_bytes)
-        self._cached = _CachedRows(
-            as_of=as_of, edit=edit, videos=videos, versions=versions, not_cached=frozenset(not_cached)
+        cached = _CachedRows(
+            as_of=as_of,
+            checked=started,
+            edit=edit,
+            videos=videos,
+            versions=versions,
+            not_cached=frozenset(not_cached),
         )
+        self._replace(cached, edit)
         finished = time.monotonic()
         self._due = finished + (finished - started) * (1 / _MAX_SHARE - 1)
         return True
+
+    def _replace(self, cached: _CachedRows, edit: int) -> None:
+        """Replace the cached rows by such that show all edits up to a number; later ones stay."""
+        with self._replacement:
+            latest = self._cached or cached
+            edited = {video: entry for video, entry in latest.edited.items() if entry[0] > edit}
+            if latest.checked > cached.checked:
+                cached = replace(cached, as_of=latest.as_of, checked=latest.checked)
+            self._cached = replace(cached, edit=edit, edited=edited)
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
         """Group the IDs of hits by task, without those that the current manifest lists as deleted."""
@@ -241,17 +331,13 @@ class CatalogReadCache:
             by_task[task] = ids[np.isin(ids, stored)].tolist()
         return by_task
 
-    def _follow(
-        self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
-    ) -> None:
+    def _repeat(self, action: Callable[[], None]) -> None:
         lower_thread_priority()
         while not self._is_stopped.wait(_POLL_SECONDS):
-            snapshot = current()
-            if snapshot is None or self._reads.is_interrupted:
+            if self._reads.is_interrupted:
                 continue
             try:
-                if self.update(snapshot):
-                    preload(snapshot)
+                action()
             except Exception as error:  # the previous rows stay
                 log.warning("catalog_not_cached", error=str(error), kind=type(error).__name__)
 

@@ -35,6 +35,7 @@ from index.scanning.exact_scan import use_one_thread_per_search
 from models.backbones.query_backbone import set_torch_threads
 from service.catalog.database import CatalogReads
 from service.core import request_limits
+from service.core.change_sequence import required_edit
 from service.core.errors import InvalidInput, TooManyRequests
 from service.core.settings import Settings, settings
 from service.search.catalog_read_cache import CatalogReadCache
@@ -225,7 +226,7 @@ class SearchEngine:
             self._answer_batch, max_batch=MAX_BATCH, lanes=LANES, max_wait=self.settings.max_wait_seconds
         )
         self.admission = AdmissionControl(request_limits.MAX_WAITING_TEXTS)
-        self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids)
+        self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids, words=words)
         self.metadata_cache = VideoMetadataCache(
             read_cache=self.read_cache, reads=self.catalog_reads, words=words
         )
@@ -270,6 +271,8 @@ class SearchEngine:
     async def search_async(self, query: SearchQuery) -> SearchResponse:
         """Run :meth:`search` without blocking the event loop. Concurrent searches share batches."""
         (request,) = parse_requests([query], self.settings)
+        if required_edit():  # before the batch, which others share
+            await self.scheduler.run_blocking(self._follow_caller)
         # Filters and earlier releases may need a read, which must not delay the other searches in the batch.
         if request.cursor is None and request.filter is NO_FILTER:
             try:
@@ -291,6 +294,7 @@ class SearchEngine:
 
     def _answer(self, requests: Sequence[SearchRequest]) -> list[SearchResponse]:
         """Answer requests; those with a cursor, on the release that produced their list."""
+        self._follow_caller()
         current = self.snapshots.current()
         by_release: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
@@ -307,6 +311,11 @@ class SearchEngine:
             responses |= zip(numbers, answer_searches(searches), strict=True)
         return [responses[number] for number in range(len(requests))]
 
+    def _follow_caller(self) -> None:
+        """Read the edits of the request's caller, unless they were read."""
+        if edit := required_edit():
+            self.read_cache.follow(edit)
+
     def _answer_batch(self, requests: Sequence[SearchRequest]) -> Sequence[SearchResponse | Exception]:
         """Answer concurrent requests for new lists. An invalid one does not affect the others."""
         snapshot = self.snapshots.current()
@@ -319,7 +328,8 @@ class SearchEngine:
 
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
         """Suggest words of the library; see :func:`service.search.text_search.query_words.suggest_words`."""
-        return suggest_words(self.metadata_cache.words.current(), q, k)
+        self.read_cache.follow(required_edit())
+        return suggest_words(self.metadata_cache.words.texts.words, q, k)
 
     # -- explanations -------------------------------------------------------------------------------------------
 
@@ -376,6 +386,7 @@ class SearchEngine:
         self, answer: Callable[[SearchSnapshot], Response], snapshot: SearchSnapshot | None = None
     ) -> Response:
         """Answer from the current snapshot, or from a newer one if a ready task is missing."""
+        self._follow_caller()
         snapshot = snapshot or self.snapshots.current()
         while True:
             try:

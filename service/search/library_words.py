@@ -3,8 +3,8 @@
 The index is computed from catalog rows alone, so a killed process or a restored backup cannot make it differ from them.
 A worker writes the words of the library to files (:mod:`index.words.word_files`) once it has published videos, and in
 its maintenance. Other processes map the newest generation, and read from the catalog only the videos that it lacks and
-those edited since. Videos are added before the first snapshot that contains them is served. Edits show in the next
-search: each search compares the last edit's number with the index's, which reads one row.
+those edited since. Videos are added before the first snapshot that contains them is served. A background
+thread reads edits every second; a search reads those of its own caller (:mod:`service.core.change_sequence`).
 
 Transcripts are indexed apart from other texts: two hours of subtitles have as many words as a thousand captions. In a
 shared index, they would make caption words look common, and lookups would stop at the first passages.
@@ -12,12 +12,14 @@ shared index, they would make caption words look common, and lookups would stop 
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock, Thread
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -127,7 +129,8 @@ class LibraryTexts(NamedTuple):
     transcripts: WordIndex = WordIndex.empty()
     feedback: RelevanceFeedback = RelevanceFeedback()
     videos: Ids = _NONE  # int64, ascending; vector IDs of the videos
-    edit: int | None = None  # number of the last edit in the index; None before the first videos
+    edit: int | None = None  # the index has all edits up to this number; None before the first videos
+    later: Mapping[int, int] = MappingProxyType({})  # numbers of later edits in the index, by vector ID
 
     def replace(self, read: ReadTexts) -> LibraryTexts:
         """Replace the texts of videos. A text with negative feedback is not a text of its video."""
@@ -237,7 +240,12 @@ class LibraryWords:
         state = LibraryTexts(stored.words, stored.transcripts, feedback, stored.videos, stored.edit)
         with self._replacement:
             stored.words.captioned_version = self.texts.words.captioned_version + 1
-            self.texts = self._with_edits(state, max(number, self.texts.edit or 0))
+            edited = read_edited_videos(stored.edit)
+            changed = state
+            for chunk in batches(np.array(sorted(edited), np.int64), IDS_PER_QUERY):
+                changed = self._with_edited(changed, chunk, edited)
+            later = {video: edit for video, edit in changed.later.items() if edit > number}
+            self.texts = changed._replace(edit=number, later=later)
         return state
 
     def write(self, added: Ids | None = None, *, compact: bool = False) -> None:
@@ -262,8 +270,9 @@ class LibraryWords:
             if compact:
                 compacted = [index.compacted() for index in (self.texts.words, self.texts.transcripts)]
                 self.texts = self.texts._replace(words=compacted[0], transcripts=compacted[1])
-            words, transcripts, feedback, indexed, edit = self.texts
-            if self.texts is not stored and edit is not None:
+            words, transcripts, feedback, indexed, edit, _ = self.texts
+            is_new = stored is None or any(map(operator.is_not, self.texts[:4], stored[:4]))
+            if is_new and edit is not None:
                 self._files.write(StoredWords(words, transcripts, indexed, feedback.to_json(), edit))
 
     def verify(self) -> None:
@@ -323,42 +332,43 @@ class LibraryWords:
                 remaining = _without(self.texts.videos, gone)
                 self.texts = self.texts.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
-    def follow_edits(self) -> int | None:
-        """Read all edits committed before the call, and return the number of the last one.
+    def follow_edits(self, required: int | None = None) -> None:
+        """Read all edits committed before the call, or those up to a required one; raises Unavailable.
 
-        None before the first videos, or if the catalog is unreachable: the words then lack later edits.
+        Searches continue meanwhile: many videos are replaced in several steps.
         """
-        edit = self.texts.edit
-        if edit is None:
-            return None
-        try:
-            number = self._reads.read(read_last_edit)
-            if number > edit:
-                with self._replacement:
-                    state = self.texts
-                    if state.edit is not None and number > state.edit:  # else another search read them
-                        self.texts = self._with_edits(state, number)
-        except Unavailable:
-            return None
-        return number
+        videos, edit, later = self.texts.videos, self.texts.edit, self.texts.later
+        if edit is None or (required is not None and (required <= edit or required in later.values())):
+            return
+        number = self._reads.read(read_last_edit)
+        if required is None and number <= edit:
+            return
+        edited = self._reads.read(lambda: read_edited_videos(edit, required))
+        new = sorted(video for video, its_edit in edited.items() if later.get(video) != its_edit)
+        for chunk in batches(np.array(new, np.int64), IDS_PER_QUERY):
+            with self._replacement:
+                self.texts = self._with_edited(self.texts, chunk, edited)
+        if required is None:
+            with self._replacement:
+                # Otherwise, videos were added meanwhile, whose edits are to be read yet.
+                if self.texts.videos is videos:
+                    remaining = {video: n for video, n in self.texts.later.items() if n > number}
+                    self.texts = self.texts._replace(edit=max(number, edit), later=remaining)
 
     def current(self) -> WordIndex:
-        """Get the index with all edits committed before the call; see :meth:`follow_edits`."""
-        self.follow_edits()
+        """Get the index with all edits committed before the call, unless the catalog is unreachable."""
+        with suppress(Unavailable):
+            self.follow_edits()
         return self.texts.words
 
-    def _with_edits(self, state: LibraryTexts, number: int) -> LibraryTexts:
-        """Read the edits after those that a state contains, up to a number."""
-        edit, indexed = state.edit or 0, state.videos
-        if number == edit:
-            return state
-        edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
+    def _with_edited(self, state: LibraryTexts, videos: Ids, edited: Mapping[int, int]) -> LibraryTexts:
+        """Read some edited videos again, with the numbers of their edits."""
         # numpy's set operations would sort all IDs.
-        first, end = (np.searchsorted(indexed, edited, side) for side in ("left", "right"))
-        for chunk in batches(edited[end > first], IDS_PER_QUERY):
-            read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
-            state = state.replace(read)
-        return state._replace(edit=number)
+        first, end = (np.searchsorted(state.videos, videos, side) for side in ("left", "right"))
+        if not len(indexed := videos[end > first]):
+            return state
+        later = {**state.later, **{video: edited[video] for video in indexed.tolist()}}
+        return state.replace(self._reads.read(lambda: read_texts(indexed)))._replace(later=later)
 
 
 def _without(ids: Ids, others: Ids) -> Ids:

@@ -187,8 +187,13 @@ class VideoMetadataCache:
 
         While the catalog is unreachable, it is that of cached rows; raises Unavailable if there are none.
         """
+        edits: Mapping[str, int | str]
         try:
-            edits = self._reads.read(read_metadata_edits)
+            if self.read_cache.is_followed:
+                versions = self.read_cache.task_versions
+                edits = {task: versions.get(task, "0").rpartition("+")[2] for task in map(task_of, shards)}
+            else:
+                edits = self._reads.read(read_metadata_edits)
             return {
                 task: self.metadata(task, f"{state}+{edits.get(task_of(task), 0)}")
                 for task, state in shards.items()

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from api.app import create_app
 from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
+from service.core import change_sequence
 from service.core.settings import Settings, settings
 from service.tasks.lifecycle import claims
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
@@ -82,8 +83,9 @@ def world(configured: Settings, rendered_world: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def client(configured: Settings) -> Iterator[TestClient]:
-    """A client of the running application; server errors are responses, not exceptions."""
+    """A client of the running application; server errors are responses, not exceptions. It sees edits at once."""
     with TestClient(create_app(configured), base_url=BASE_URL, raise_server_exceptions=False) as client:
+        client.headers[change_sequence.HEADER] = str(change_sequence.LATEST)
         yield client
         # The thread that loads the first snapshot must not outlive the tests of the file.
         client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]

@@ -183,6 +183,15 @@ def test_pause_is_that_of_the_service(pauses: list[float]) -> None:
     assert len(requests) == 3
 
 
+def test_requests_carry_the_number_of_the_last_edit() -> None:
+    answers = [httpx.Response(204, headers=[("Cinestrata-Change-Sequence", n)]) for n in ("12", "9")]
+    client, requests = _answering_client([*answers, httpx.Response(200, json={})])
+    client.delete_video("x")
+    client.delete_video("y")
+    client.livez()
+    assert [request.headers.get("Cinestrata-Change-Sequence") for request in requests] == [None, "12", "12"]
+
+
 def test_long_pause_ends_the_retries(pauses: list[float]) -> None:
     client, _ = _answering_client([_busy(503, **{"Retry-After": "3600"})])
     with pytest.raises(UnavailableError) as refused:

@@ -39,6 +39,7 @@ _SECONDS_PER_VIDEO = 0.005  # the service looks for each video's file before it 
 _BUSY = 429
 _UNAVAILABLE = 503
 _IN_DOUBT = b"urn:cinestrata:problem:commit-not-confirmed"
+_CHANGE_SEQUENCE = "Cinestrata-Change-Sequence"
 _HEADERS = {"idempotency_key": "Idempotency-Key", "if_match": "If-Match"}
 
 
@@ -178,6 +179,7 @@ class BaseClient(ABC):
         if key and not (key.isascii() and key.isprintable()):  # the key itself is not part of the error
             raise ValueError("api_key: it has characters that a header can't contain, such as a line break")
         self.retries = retries
+        self.change_sequence = 0  # number of this client's last edit, which its searches then include
         self.http_options: dict[str, Any] = {
             "base_url": self.base_url,
             "headers": {"X-API-Key": key} if key else {},
@@ -197,6 +199,8 @@ class BaseClient(ABC):
     async def exchange(self, call: Call[Any]) -> httpx.Response:
         """Send a call, and retry it if that may help; the response may be an error; raises UnreachableError."""
         call = self.retries.keyed(call)
+        if self.change_sequence:
+            call = replace(call, headers={_CHANGE_SEQUENCE: str(self.change_sequence), **call.headers})
         attempt = 0
         while True:
             outcome: httpx.Response | httpx.RequestError
@@ -209,6 +213,8 @@ class BaseClient(ABC):
                 await self.sleep(pause)
                 attempt += 1
             elif isinstance(outcome, httpx.Response):
+                written = outcome.headers.get(_CHANGE_SEQUENCE, "")
+                self.change_sequence = max(self.change_sequence, int(written) if written.isdecimal() else 0)
                 return outcome
             else:
                 raise UnreachableError(self.base_url, call.method, call.url, outcome) from outcome

@@ -190,8 +190,8 @@ class SearchResponse(ResponseModel):
         default_factory=dict, description="Domains not searched, with reasons; `words` while texts are not."
     )
     metadata_as_of: datetime | None = optional(
-        "Time of the catalog copy used for captions and filters while the catalog database is unreachable: videos "
-        "added since are left out. Null while it is reachable."
+        "Time of the catalog copy used for captions and filters while the catalog database is unreachable or slow: "
+        "later edits and videos are left out. Null otherwise."
     )
     next_cursor: str | None = optional("`cursor` of the next page; null on the last page.")
 

@@ -64,11 +64,8 @@ def answer_searches(searches: Sequence[TextSearch]) -> list[SearchResponse]:
             search.moments = find_best_moments(search, search.page, query.moments)
             search.times["search"] += 1000 * (time.perf_counter() - start)
     start = time.perf_counter()
-    edits = {search.edit for search in searches}
     rows, as_of, not_cached = read_cache.read_results(
-        [hit for search in searches for hit in search.page],
-        snapshot,
-        edits.pop() if len(edits) == 1 else None,
+        [hit for search in searches for hit in search.page], snapshot
     )
     said = [(search.words.passages, hit.id) for search in searches for hit in search.page]
     ids = [by_video[video] for by_video, video in said if video in by_video]
@@ -86,7 +83,7 @@ def answer_searches(searches: Sequence[TextSearch]) -> list[SearchResponse]:
     for search in searches:
         search.times["merge"] += catalog_ms
     return [
-        _build_response(search, page, degraded=degraded, as_of=as_of)
+        _build_response(search, page, degraded=degraded, as_of=as_of or search.as_of)
         for search, page in zip(searches, pages, strict=True)
     ]
 

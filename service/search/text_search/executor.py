@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache as cache_results
 from functools import lru_cache
 from itertools import chain
@@ -59,7 +60,7 @@ class TextSearch:
     snapshot: SearchSnapshot
     request: SearchRequest
     cache: VideoMetadataCache
-    edit: int | None  # number of the last edit before the search; None if unknown
+    as_of: datetime | None  # when edits were last read, if that is longer ago than usual
     mode: QueryMode
     # Those of the searched lineages that have one for the query mode.
     calibrations: Mapping[ServedLineage, ConfidenceModel]
@@ -184,11 +185,11 @@ def start_searches(
 
     start = time.perf_counter()
     if with_words:
-        edit = cache.words.follow_edits()
+        as_of = cache.read_cache.follow()
         texts = cache.words.texts
         captions = cache.words.captions_of(snapshot.video_tasks, texts.words)
     else:
-        edit, texts = None, LibraryTexts()
+        as_of, texts = None, LibraryTexts()
         captions = DomainCaptions(texts.words, snapshot.video_tasks)
     words = [
         QueryWords(request.text, texts, captions=captions, snapshot=snapshot, numbers=scope.numbers)
@@ -249,7 +250,7 @@ def start_searches(
             snapshot=snapshot,
             request=request,
             cache=cache,
-            edit=edit,
+            as_of=as_of,
             mode=mode,
             calibrations=calibrations,
             words=query,

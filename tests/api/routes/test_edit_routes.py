@@ -20,11 +20,27 @@ from service.access.credentials import create_key
 from service.catalog.database import session_scope
 from service.catalog.tables import Reading, Video
 from service.catalog.video_texts import store_texts
+from service.core.change_sequence import HEADER, LATEST
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
 from service.tasks import ingestion_checks
 from tests.api.conftest import BASE_URL
+
+
+def test_responses_to_changes_have_their_number(client: TestClient, video: str) -> None:
+    before = client.get(f"/videos/{video}").json()["captions"]
+    read = client.get("/search", params={"q": "a bassoon"}, headers={HEADER: "no number"})
+    assert (read.status_code, HEADER in read.headers) == (200, False)
+    edited = client.patch(f"/videos/{video}", json={"captions": ["a bassoon"]})
+    found = client.get("/search", params={"q": "a bassoon"}, headers={HEADER: edited.headers[HEADER]}).json()
+    assert found["results"][0]["video_id"] == video
+    body = {"text": "a bassoon", "video_id": video, "verdict": "right"}
+    given = client.post("/feedback", json=body)
+    taken = client.delete(f"/feedback/{given.json()['id']}")
+    restored = client.patch(f"/videos/{video}", json={"captions": before})
+    numbers = [int(answer.headers[HEADER]) for answer in (edited, given, taken, restored)]
+    assert numbers == sorted(set(numbers))
 
 
 @pytest.fixture
@@ -229,7 +245,7 @@ def guarded(configured: Settings, client: TestClient, library: list[str]) -> Tes
     secured = configured.model_copy(update={"api_key": SecretStr(SECRET)})
     app = create_app(secured)
     app.state.query_service = client.app.state.query_service  # type: ignore[attr-defined]
-    return TestClient(app, base_url=BASE_URL, headers={"X-API-Key": SECRET})
+    return TestClient(app, base_url=BASE_URL, headers={"X-API-Key": SECRET, HEADER: str(LATEST)})
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_edits_that_commit_out_of_order_are_all_read(videos: list[int]) -> None:
     reader.follow()
     assert reader.values[videos[2]] == "last"
     assert reader.edit > before
-    assert read_edited_videos(reader.edit) == []
+    assert read_edited_videos(reader.edit) == {}
 
 
 def test_no_edit_is_missed_while_many_write(videos: list[int]) -> None:
@@ -115,6 +115,6 @@ def test_numbers_continue_above_those_of_another_server(videos: list[int], catal
     reader.edit = read_last_edit()
     with _edit(videos[1], "later"):
         pass
-    assert read_edited_videos(reader.edit) == [videos[1]]
+    assert list(read_edited_videos(reader.edit)) == [videos[1]]
     with session_scope() as session:
         assert session.scalar(select(EditCounter.last_edit)) >= 10**12

@@ -220,7 +220,8 @@ def _check_list(served: SearchEngine, query: SearchQuery) -> None:
     (search,) = execute(snapshot, parse_requests([query], served.settings), served.metadata_cache)
     expected: list[tuple[float, int]] = []
     for task, shard in snapshot.shards.items():
-        allowed = search.allowed_ids.get(task, np.empty(0, np.int64))
+        allowed_ids = search.allowed_ids or dict.fromkeys(snapshot.shards)
+        allowed = allowed_ids.get(task, np.empty(0, np.int64))
         ids = shard.ids if allowed is None else allowed
         if not len(ids):
             continue
