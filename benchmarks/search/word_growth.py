@@ -14,10 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
-from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,9 +24,13 @@ from typing import Any
 import numpy as np
 
 from index.arrays import Ids
+from index.files.store_folder import StoreFolder
 from index.words.text_analysis import parse_query
+from index.words.unit_matching import LiveSegment, merge_small
 from index.words.word_files import StoredWords
-from index.words.word_index import TextKind, VideoText, WordIndex
+from index.words.word_forms import ENGLISH
+from index.words.word_index import WordIndex
+from index.words.word_segment import ROW, TermTable, TextKind, WordSegment, make_segment
 from service.catalog.migrations import upgrade
 from service.core.settings import settings
 from service.search.library_words import LibraryWords, VideoTasks, word_files
@@ -37,66 +39,65 @@ _CAPTIONS, _SHARES = (1, 3), (0.32, 0.68)  # per video; 2.36 on average
 _MEDIAN_WORDS, _LOG_DEVIATION, _MAX_WORDS = 6, 1.27, 250  # of a caption; 13.5 on average
 _ZIPF, _OFFSET = 1.2, 5.0  # exponent and offset of the word frequencies (Mandelbrot 1953)
 _HEAPS, _VOCABULARY, _TOKENS = 0.455, 1740, 26_169  # exponent; words in a number of tokens
-_BATCH = 1 << 16
+_PART = 1_000_000  # videos indexed at once
 _DOMAIN_VIDEOS = 10_000
 _SMALL = 1000
 _QUERIES = 200
 
 
-def write_library(folder: Path, videos: int) -> float:
-    """Write the words of a library with an empty catalog, and return the seconds that it took."""
-    _configure(folder)
-    upgrade(settings())
-    began = time.monotonic()
-    index = WordIndex.empty().replace(_texts(videos, np.random.default_rng(0)))
-    files = word_files(settings())
-    with files.lock():
-        ids = np.arange(1, videos + 1, dtype=np.int64)
-        files.write(StoredWords(index, WordIndex.empty(), ids, [], 0))
-    return time.monotonic() - began
+def _segment(first: int, videos: int, vocabulary: int, rng: np.random.Generator) -> WordSegment:
+    """Draw the captions of videos from a vocabulary, and index them with the names "clip <number>"."""
+    digits = np.arange(vocabulary)[:, None] // 26 ** np.arange(5) % 26
+    words = sorted({*map(bytes, (ord("a") + digits).astype(np.uint8)), b"clip"})
+    shares = np.cumsum((rng.permutation(len(words)) + 1 + _OFFSET) ** -_ZIPF)
+    captions = rng.choice(_CAPTIONS, videos, p=_SHARES)
+    owners = np.repeat(np.arange(videos), captions + 1)
+    is_name = np.zeros(len(owners), np.bool_)
+    is_name[np.cumsum(captions + 1) - 1] = True
+    drawn = rng.lognormal(np.log(_MEDIAN_WORDS), _LOG_DEVIATION, len(owners))
+    lengths = np.where(is_name, 2, np.clip(drawn, 1, _MAX_WORDS)).astype(np.int64)
+    documents = np.repeat(np.arange(len(owners), dtype=np.int32), lengths)
+    positions = np.arange(len(documents)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    terms = videos + np.searchsorted(shares, rng.random(len(documents)) * shares[-1])
+    ends = np.cumsum(lengths)[is_name]
+    terms[ends - 2], terms[ends - 1] = videos + words.index(b"clip"), np.arange(videos)
+    order = np.argsort(terms, kind="stable")
+    rows = np.zeros(len(owners), ROW)
+    rows["video"], rows["length"] = owners + first, lengths
+    rows["kind"] = np.where(is_name, TextKind.NAME, TextKind.CAPTION)
+    names = [b"%08d" % number for number in range(first, first + videos)]
+    table, sizes = TermTable.of([*names, *words]), np.bincount(terms, minlength=videos + len(words))
+    segment = make_segment(rows, table, sizes, documents[order], positions[order].astype(np.uint16))
+    segment.stem_order(ENGLISH)
+    return segment
 
 
-def _texts(videos: int, rng: np.random.Generator) -> Iterator[tuple[int, list[VideoText]]]:
+def write_words(videos: int) -> None:
+    """Write the words of a library whose catalog has no edits, part by part."""
     tokens = videos * np.dot(_CAPTIONS, _SHARES) * _MEDIAN_WORDS * np.exp(_LOG_DEVIATION**2 / 2)
     vocabulary = int(_VOCABULARY * (tokens / _TOKENS) ** _HEAPS)
-    words = _vocabulary(vocabulary)
-    shares = np.cumsum((np.arange(vocabulary) + 1 + _OFFSET) ** -_ZIPF)
-    for first in range(1, videos + 1, _BATCH):
-        counts = rng.choice(_CAPTIONS, min(_BATCH, videos + 1 - first), p=_SHARES)
-        lengths = np.clip(rng.lognormal(np.log(_MEDIAN_WORDS), _LOG_DEVIATION, counts.sum()), 1, _MAX_WORDS)
-        ends = np.cumsum(lengths.astype(int))
-        drawn = words[np.searchsorted(shares, rng.random(ends[-1]) * shares[-1])].tolist()
-        captions = iter(" ".join(drawn[start:end]) for start, end in zip([0, *ends], ends, strict=False))
-        for video, count in enumerate(counts.tolist(), first):
-            texts = [VideoText(TextKind.CAPTION, next(captions)) for _ in range(count)]
-            yield video, [*texts, VideoText(TextKind.NAME, f"clip {video:08d}")]
+    files, index, rng = word_files(settings()), WordIndex.empty(), np.random.default_rng(0)
+    for first in range(0, videos, _PART):
+        end = min(first + _PART, videos)
+        live = LiveSegment.of(_segment(first + 1, end - first, vocabulary, rng))
+        index = WordIndex(merge_small((*index.segments, live)), end)
+        with files.lock():
+            files.write(StoredWords(index, WordIndex.empty(), np.arange(1, end + 1, dtype=np.int64), [], 0))
+        index = files.read().words  # mapped, so that a merge has only its result in memory
 
 
-def _vocabulary(count: int) -> np.ndarray:
-    """Make distinct words of five letters or more."""
-    letters = np.array(list("etaoinshrdlucmfwypvbgkqjxz"))
-    digits = np.arange(count)[:, None] // 26 ** np.arange(5) % 26
-    return np.array(["".join(letters[row]) for row in digits], dtype=object)
-
-
-def _configure(folder: Path) -> None:
-    os.environ |= {"CINESTRATA_DATA_DIR": str(folder), "CINESTRATA_LOG_LEVEL": "ERROR"}
-    settings.cache_clear()
-
-
-def _start(folder: Path, domains: list[Ids], pipe: Connection) -> None:
-    """Start like an API process: map the words and count captions, then search until told to end."""
-    _configure(folder)
+def _start(domains: list[Ids], pipe: Connection) -> None:
+    """Start like an API process: map the words and count captions; search, report, and stay until told to end."""
     words = LibraryWords(files=word_files(settings()))
     began = time.monotonic()
     videos = VideoTasks(domains)
     words.prepare(videos.videos)
-    captions = words.captions_of(videos)
+    words.captions_of(videos)
     seconds = time.monotonic() - began
-    frequent = _vocabulary(_QUERIES)
+    frequent = [term for term, _ in words.current().suggest("a", _QUERIES)]
     taken = []
-    for number in range(_QUERIES):
-        units = parse_query(f"{frequent[number]} {frequent[-number - 1]} clip {number + 1:08d}")
+    for number, (word, other) in enumerate(zip(frequent, frequent[::-1], strict=True), 1):
+        units = parse_query(f"{word} {other} clip {number:08d}")
         start = time.perf_counter()
         words.current().lookup(units)
         taken.append(1000 * (time.perf_counter() - start))
@@ -105,21 +106,24 @@ def _start(folder: Path, domains: list[Ids], pipe: Connection) -> None:
     pipe.send(
         {
             "seconds": seconds,
-            "captions": captions.statistics.captions,
             "lookup_ms": dict(zip(("p50", "p99"), np.percentile(taken, [50, 99]).tolist(), strict=True)),
             "private_mib": (kibibytes["Private_Clean"] + kibibytes["Private_Dirty"]) / 1024,
             "shared_mib": kibibytes["Shared_Clean"] / 1024,
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
     )
     pipe.recv()
 
 
 def measure(folder: Path, videos: int) -> dict[str, Any]:
-    """Write the words of a library, start two processes on it, and return figures as JSON values."""
-    built = write_library(folder, videos)
-    files = [*settings().index_dir.glob("words/*/arrays")]
-    for path in files:
+    """Write the words of a library with an empty catalog, start two processes, and return figures as JSON values."""
+    os.environ |= {"CINESTRATA_DATA_DIR": str(folder), "CINESTRATA_LOG_LEVEL": "ERROR"}
+    settings.cache_clear()
+    upgrade(settings())
+    began = time.monotonic()
+    write_words(videos)
+    built, store = time.monotonic() - began, StoreFolder(settings().index_dir)
+    paths = [store.words_path / name / "arrays" for name in store.word_folders()]
+    for path in paths:
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     domains = np.array_split(np.arange(1, videos + 1, dtype=np.int64), max(1, videos // _DOMAIN_VIDEOS))
@@ -127,14 +131,14 @@ def measure(folder: Path, videos: int) -> dict[str, Any]:
     figures, ends = [], []
     for _ in range(2):
         mine, theirs = context.Pipe()
-        process = context.Process(target=_start, args=(folder, domains, theirs))
+        process = context.Process(target=_start, args=(domains, theirs))
         process.start()
         figures.append(mine.recv())
         ends.append((mine, process))
     for pipe, process in ends:
         pipe.send(None)
         process.join()
-    size = sum(path.stat().st_size for path in files)
+    size = sum(path.stat().st_size for path in paths)
     return {"videos": videos, "build_seconds": built, "bytes": size, "cold": figures[0], "warm": figures[1]}
 
 

@@ -307,7 +307,7 @@ def build_segment(texts: Sequence[Document]) -> WordSegment:
     ranked = ranks[np.frombuffer(tokens, dtype=np.int32)]
     by_term = np.argsort(ranked, kind="stable")
     documents = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[by_term]
-    return _segment(
+    return make_segment(
         np.fromiter(zip(videos, lengths, kinds, votes, strict=True), dtype=ROW, count=len(videos)),
         TermTable.of([encoded[index] for index in order]),
         np.bincount(ranked, minlength=len(order)),
@@ -343,7 +343,7 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
             documents[target] = renumbered[segment.documents[entries][selected]] + np.int32(first)
             positions[target] = segment.positions[entries][selected]
         first += int(np.count_nonzero(alive))
-    merged = _segment(
+    merged = make_segment(
         np.concatenate([segment.rows[alive] for segment, alive in segments]),
         terms,
         sizes.sum(axis=0),
@@ -359,13 +359,14 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
     return merged
 
 
-def _segment(
+def make_segment(
     rows: npt.NDArray[np.void],
     terms: TermTable,
     sizes: npt.NDArray[np.int64],
     documents: Documents,
     positions: npt.NDArray[np.uint16],
 ) -> WordSegment:
+    """Make a segment of documents, terms, how many entries each term has, and the entries, term by term."""
     videos = Videos.of(rows)
     used = sizes > 0
     offsets = np.zeros(np.count_nonzero(used) + 1, dtype=np.uint32)
