@@ -1,7 +1,7 @@
 """Data parallelism with the same loss and steps as in one process.
 
-All processes draw the same batches and hold the same weights. Each encodes its part of a batch
-(:mod:`models.encoders.tower_forward`) and computes the whole loss from the gathered vectors. Only the process that
+All processes draw the same batches and noise, and hold the same weights. Each loads and encodes its part of a batch
+(:mod:`models.encoders.tower_forward`), and computes the whole loss from the gathered vectors. Only the process that
 encoded a vector keeps its gradient, times the number of processes, so the mean of the processes' gradients equals the
 gradient in one process. This includes loss terms that every process computes completely, such as a weight penalty.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from models.backbones.tower_computation import encode_in_parts, variable_set
+from models.backbones.tower_computation import batch_rows, encode_in_parts, variable_set
 from models.encoders.tower_forward import Encode, batch_encoder
 
 _TIMEOUT = timedelta(minutes=10)  # per collective operation; the end of a process is noticed at once
@@ -53,16 +54,34 @@ class ProcessGroup:
             _Loss(loss, parameters), broadcast_buffers=False, find_unused_parameters=True
         )
 
-    def distributed_batches(self) -> AbstractContextManager[None]:
-        """Divide the towers' batches among the processes within this context."""
-        return variable_set(batch_encoder, self._encode if self.size > 1 else encode_in_parts)
+    def rows(self, count: int, device: torch.device | None = None) -> Tensor:
+        """Select this process's rows of a batch of ``count``; the last row is repeated to make parts equal."""
+        size = -(-count // self.size)
+        return torch.arange(self.rank * size, (self.rank + 1) * size, device=device).clamp(max=count - 1)
 
-    def _encode(self, encode: Encode, batch: Tensor) -> tuple[Tensor, ...]:
-        """Encode this process's rows, and collect those of all; the last row is repeated to make parts equal."""
-        size = -(-len(batch) // self.size)
-        rows = torch.arange(self.rank * size, (self.rank + 1) * size, device=batch.device)
-        parts = encode_in_parts(encode, batch[rows.clamp(max=len(batch) - 1)])
-        return tuple(_Gather.apply(part, self.rank, self.size)[: len(batch)] for part in parts)
+    def gather(self, part: Tensor, count: int) -> Tensor:
+        """Collect the ``count`` rows of a batch from the parts of all processes."""
+        if self.size == 1:
+            return part
+        gathered: Tensor = _Gather.apply(part, self.rank, self.size)[:count]
+        return gathered
+
+    def distributed_batches(self, videos: Tensor, count: int) -> AbstractContextManager[None]:
+        """Divide the towers' batches among the processes within this context.
+
+        Args:
+            videos: This process's rows of a batch of ``count``, which are encoded as they are.
+        """
+        encode = partial(self._encode, videos, count) if self.size > 1 else encode_in_parts
+        return variable_set(batch_encoder, encode)
+
+    def _encode(self, videos: Tensor, count: int, encode: Encode, batch: Tensor) -> tuple[Tensor, ...]:
+        """Encode this process's rows, and collect those of all."""
+        count = count if batch is videos else len(batch)
+        rows = self.rows(count, batch.device)
+        with batch_rows(rows, count):
+            parts = encode_in_parts(encode, batch if batch is videos else batch[rows])
+        return tuple(self.gather(part, count) for part in parts)
 
 
 ALONE = ProcessGroup()

@@ -162,7 +162,9 @@ def fit(
                 method.begin_epoch(epoch, part.pairs)
                 results.begin_epoch(epoch)
                 drawn = draw_batches(part.pairs, size, rng)[: starts[epoch + 1] - starts[epoch]]
-                videos = loader.load([pair.clip for pair in batch] for batch in drawn)
+                videos = loader.load(
+                    [batch[row].clip for row in group.rows(len(batch)).tolist()] for batch in drawn
+                )
                 for step, (batch, frames) in enumerate(zip(drawn, videos, strict=True), starts[epoch]):
                     factor = learning_rate_factor(
                         step, starts[-1], warmup=config.warmup, first_epoch=first_epoch_steps
@@ -229,7 +231,7 @@ def learning_rate_factor(
     return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 
-_Inputs = tuple[Tensor, list[str], Tensor | None]  # videos, captions, references
+_Inputs = tuple[Tensor, list[str], Tensor | None]  # this process's videos, all captions, references
 
 
 def _step(
@@ -241,8 +243,11 @@ def _step(
 ) -> Tensor:
     """Take a step, and return its loss and gradient norm, ``[2]``, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
-    with _precision(method), micro_batches(method.micro_batch), group.distributed_batches():
-        loss = compute_loss(*inputs)
+    videos, texts, references = inputs
+    batch = group.gather(videos, len(texts)) if method.needs_frames else videos
+    distributed = group.distributed_batches(videos, len(texts))
+    with _precision(method), micro_batches(method.micro_batch), distributed:
+        loss = compute_loss(batch, texts, references)
     loss.backward()
     norm = nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM)
     optimizer.step()

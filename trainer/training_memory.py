@@ -60,7 +60,8 @@ def plan_memory(
     Existing gradients are lost; the state of random generators is restored.
 
     Args:
-        frames: Videos of the first batch, on the method's device.
+        frames: Videos of the first batch, or this process's part of them, on the method's device.
+        texts: All captions of the first batch.
         trained: Parameters of the optimizer.
         has_moments: Whether the optimizer has allocated its moments.
         later_bytes: Bytes that the method will allocate later and keep.
@@ -76,17 +77,20 @@ def plan_memory(
 
     # Gradients and AdamW's two moments.
     fixed = sum(parameter.nbytes for parameter in trained) * (1 if has_moments else 3) + later_bytes
-    count = -(-len(frames) // processes)
+    count = -(-len(texts) // processes)
 
     def measure(pairs: int, size: int | None) -> int:
+        videos = frames[
+            torch.arange(pairs, device=device).clamp(max=len(frames) - 1)
+        ]  # a part may have fewer
         with micro_batches(size):
             return _peak_of_step(
-                lambda: loss(frames[:pairs], texts[:pairs], references), trained, device, usable() - fixed
+                lambda: loss(videos, texts[:pairs], references), trained, device, usable() - fixed
             )
 
     def refuse(needed: int) -> NotEnoughMemory:
         return NotEnoughMemory(
-            f"the training with batch_size {len(frames)} and {frames.shape[1]} frames per video, one video at a time,",
+            f"the training with batch_size {len(texts)} and {frames.shape[1]} frames per video, one video at a time,",
             needed,
             usable(),
             device.type,
@@ -108,8 +112,8 @@ def plan_memory(
     except (_Exceeded, torch.OutOfMemoryError):
         more = None
     try:
-        first = measure(min(2, len(frames)), 1)
-        per_pair = max(measure(3, 1) - first, 0) if len(frames) > 2 else 0
+        first = measure(min(2, len(texts)), 1)
+        per_pair = max(measure(3, 1) - first, 0) if len(texts) > 2 else 0
     except (_Exceeded, torch.OutOfMemoryError) as error:
         raise refuse(max(usable(), fixed + getattr(error, "live", 0))) from error
     base = fixed + first + per_pair * max(0, count - 2)

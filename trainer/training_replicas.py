@@ -1,7 +1,7 @@
 """Train in several processes on one machine: replicas of a method follow the steps of this process.
 
 Process 0 is the learning worker itself. It alone holds the claim, writes checkpoints, reports progress and publishes.
-Each replica starts with a copy of the method, computes its part of every batch, and ends with the task.
+Each replica starts with a copy of the method, loads and computes its part of every batch, and ends with the task.
 """
 
 from __future__ import annotations
@@ -38,17 +38,12 @@ def training_group(
         release: Release that the method continues.
 
     Raises:
-        MethodError: The method cannot be trained by several processes, or there are fewer GPUs than processes.
+        MethodError: There are fewer GPUs than processes.
         ReplicaKilled: A process was killed.
     """
     if processes == 1 or not method.is_trainable or method.is_closed_form or not task.pairs:
         yield ALONE
         return
-    if method.draws_noise:
-        raise MethodError(
-            f"CINESTRATA_TRAINING_PROCESSES is {processes}, and {method.name} draws noise for each video or text, "
-            "which several processes would draw differently; set it to 1, or choose another method"
-        )
     device = method.backbone.device
     if device.type == "cuda" and torch.cuda.device_count() < processes:
         raise MethodError(

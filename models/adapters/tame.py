@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from models.backbones.tower_computation import batch_noise
 
 _INPUT = slice(0, 3)  # query, key and value projections, which have the same input
 _OUTPUT = slice(3, 4)  # the out-projection
@@ -137,7 +139,7 @@ class TameCondition:
         if self.explore:
             noise = self.weights.layers[layer].noise[:, projections].transpose(0, 1)
             deviation = F.softplus(routed @ noise.transpose(-1, -2)) + _NOISE_FLOOR
-            logits = logits + torch.randn_like(logits) * deviation
+            logits = logits + batch_noise(torch.randn_like, logits, dim=2) * deviation
         best, experts = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1)
         routed_gates = torch.zeros_like(logits).scatter(-1, experts, best.softmax(dim=-1))
         expert = self.experts
@@ -150,8 +152,9 @@ class TameCondition:
         gates = self.gates(layer, projections, hidden[candidates[:, None], texts, end])  # [P, C, n, E]
         a = self._select(self.weights.layers[layer].a, projections)  # [P, W, r, d]
         b = self._select(self.weights.layers[layer].b, projections)  # [P, W, E, d, r]
-        dropped = F.dropout(hidden, self.dropout, training=self.dropout > 0)
-        low = dropped.unsqueeze(0) @ a.transpose(-1, -2).unsqueeze(2)  # [P, C, n, L, r]
+        if self.dropout:
+            hidden = hidden * batch_noise(partial(F.dropout, p=self.dropout), hidden, dim=1)
+        low = hidden.unsqueeze(0) @ a.transpose(-1, -2).unsqueeze(2)  # [P, C, n, L, r]
         # eq. 5: Σ w_i B_i A X. All tokens of a text share one gate vector, so the matrices B are mixed first.
         mixed = (gates @ b.flatten(3)).reshape(*gates.shape[:-1], *b.shape[-2:])  # [P, C, n, d, r]
         return torch.mul(low @ mixed.transpose(-1, -2), self.scale)

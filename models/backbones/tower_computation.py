@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.random import fork_rng
 from torch.utils.checkpoint import checkpoint
 
 from models.errors import ModelError
@@ -197,25 +198,61 @@ def micro_batches(size: int | None) -> AbstractContextManager[None]:
     return variable_set(_size, size)
 
 
+_rows: ContextVar[tuple[Tensor, int] | None] = ContextVar("batch_rows", default=None)
+
+
+def batch_rows(rows: Tensor, count: int) -> AbstractContextManager[None]:
+    """Say within this context which rows ``[n]`` of a batch of ``count`` are encoded."""
+    return variable_set(_rows, (rows, count))
+
+
+def batch_noise(draw: Callable[[Tensor], Tensor], like: Tensor, dim: int) -> Tensor:
+    """Draw noise for a whole batch, and select the rows that are encoded now.
+
+    So a row has the same noise with every micro-batch and in every process, if all start with one state of the
+    generator.
+
+    Args:
+        draw: Function from ones of the batch's shape to noise.
+        like: Tensor with the shape of the result.
+        dim: Dimension of its rows.
+    """
+    shape = list(like.shape)
+    if (part := _rows.get()) is None:
+        return draw(like.new_ones(shape))
+    rows, shape[dim] = part
+    return draw(like.new_ones(shape)).index_select(dim, rows)
+
+
 def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -> tuple[Tensor, ...]:
     """Call a function that encodes rows independently, on all rows or part by part within :func:`micro_batches`.
 
     Args:
         encode: Function from tensors ``[n, …]`` to tensors ``[n, …]``.
     """
-    size = _size.get()
-    if size is None or size >= len(batch[0]):
+    size, first = _size.get(), batch[0]
+    if size is None or size >= len(first):
         return encode(*batch)
+    numbers, count = _rows.get() or (torch.arange(len(first), device=first.device), len(first))
+
+    def encode_rows(rows: Tensor, *part: Tensor) -> tuple[Tensor, ...]:
+        with batch_rows(rows, count):
+            return encode(*part)
+
     # Both passes run in this context: precision and gradient checkpointing are context variables, but the backward pass
     # runs after their contexts have ended and, on a GPU, in another thread.
     context = copy_context()
 
-    def run(*rows: Tensor) -> Any:
-        return context.run(encode, *rows)
+    def run(*part: Tensor) -> Any:
+        return context.run(encode_rows, *part)
 
-    parts = []
-    for rows in zip(*(torch.split(tensor, size) for tensor in batch), strict=True):
-        parts.append(recomputed(run, *rows) if torch.is_grad_enabled() else encode(*rows))
+    parts, starts = [], range(0, len(first), size)
+    for start in starts:
+        part = [tensor[start : start + size] for tensor in (numbers, *batch)]
+        is_last = start == starts[-1]
+        # Each part draws the noise of the whole batch.
+        with nullcontext() if is_last else fork_rng([first.device] if first.device.type == "cuda" else []):
+            parts.append(recomputed(run, *part) if torch.is_grad_enabled() else encode_rows(*part))
     return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
 
 

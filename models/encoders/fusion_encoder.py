@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.tower_computation import encode_in_parts, forward_precision, open_block
-from models.encoders.tower_forward import frame_tokens, run_text_blocks
+from models.encoders.tower_forward import batch_encoder, frame_tokens, run_text_blocks
 
 _INITIAL_STD = 0.02  # as for BERT's embeddings
 
@@ -136,7 +136,7 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
                 flat = block(flat)
         return (flat.float().view(tokens.shape),)
 
-    return encode_in_parts(encode, frames)[0]
+    return batch_encoder.get()(encode, frames)[0]
 
 
 def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:

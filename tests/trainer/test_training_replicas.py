@@ -5,16 +5,19 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
+from models.backbones.tower_computation import micro_batches, variable_set
+from models.encoders.tower_forward import batch_encoder
 from trainer.errors import ReplicaKilled
-from trainer.methods import Method, MethodError
-from trainer.process_group import ALONE
-from trainer.task_data import StoredVectors, TaskData, vector_ids
+from trainer.methods import METHODS, Method
+from trainer.process_group import ALONE, ProcessGroup
+from trainer.task_data import StoredVectors, TaskData, load_frames, vector_ids
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import TrainingProgress, learn_task
 from trainer.training_replicas import training_group
@@ -22,6 +25,8 @@ from trainer.video_embedding import MemoryShard
 
 CAPTIONS = [[f"video {number}", f"a clip of number {number}"] for number in range(5)]
 SETTINGS = {"epochs": 2, "batch_size": 3, "precision": "float32"}  # batches that two processes cannot halve
+NOISE = {"ffa_tame": {"dropout": 0.5, "first_task": "routed"}}  # of the methods that draw any
+STEPPED = [name for name, method in METHODS.items() if method.is_trainable and not method.is_closed_form]
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def memory(random_task: Callable[..., TaskData], backbone: Backbone) -> StoredVe
 def _train(
     name: str, backbone: Backbone, task: TaskData, memory: StoredVectors, processes: int, folder: Path
 ) -> tuple[Method, list[float]]:
-    method = start_method(name, backbone, SETTINGS, None)
+    method = start_method(name, backbone, {**SETTINGS, **NOISE.get(name, {})}, None)
     store = CheckpointStore(folder / f"{name}-{processes}", "run")
     with training_group(method, None, task, processes) as group:
         losses = learn_task(method, task, memory, checkpoints=store, group=group)
@@ -65,18 +70,54 @@ def _assert_equal_training(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [*STEPPED, "er", "ewc", "lwf"])
 def test_two_processes_have_the_loss_and_weights_of_one(
-    backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path
-) -> None:
-    _assert_equal_training("strata", backbone, task, memory, tmp_path)
-
-
-@pytest.mark.endurance
-@pytest.mark.parametrize("name", ["bmu_moco", "finetune", "er", "ewc", "lwf", "ctp", "ccmr"])
-def test_two_processes_train_other_methods_alike(
     backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
 ) -> None:
     _assert_equal_training(name, backbone, task, memory, tmp_path)
+
+
+class _SimulatedGroup(ProcessGroup):
+    """One of two processes that takes its own rows for those of the other, and keeps what it would send."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank, 2)
+        self.sent: list[torch.Tensor] = []
+
+    def gather(self, part: torch.Tensor, count: int) -> torch.Tensor:
+        self.sent.append(part.detach())
+        return torch.cat([part, part])[:count]
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1])
+@pytest.mark.parametrize("name", STEPPED)
+def test_each_process_loads_its_videos_and_encodes_its_rows_as_one_process_does(
+    backbone: Backbone, task: TaskData, name: str, micro_batch: int | None
+) -> None:
+    batch = task.pairs[:3]
+    sent = []
+    for group in (_SimulatedGroup(0), _SimulatedGroup(1), ProcessGroup()):
+        method = start_method(name, backbone, {**SETTINGS, **NOISE.get(name, {})}, None)
+        method.begin_task("task", "task")
+        method.train(True)
+        torch.manual_seed(0)
+        videos = load_frames([batch[row].clip for row in group.rows(len(batch)).tolist()])
+        texts = [pair.caption for pair in batch]
+        recorded: list[torch.Tensor] = []
+        sent.append(recorded if group.size == 1 else group.sent)
+        with group.distributed_batches(videos, len(batch)), micro_batches(micro_batch):
+            encode = batch_encoder.get()
+
+            def record(function: Any, rows: torch.Tensor, encode: Any = encode) -> Any:
+                recorded.extend(vectors := encode(function, rows))  # noqa: B023
+                return vectors
+
+            with variable_set(batch_encoder, record):
+                loss = method.loss(videos, texts, None)
+        assert loss.isfinite()
+    assert len(sent[2]) > 1
+    for first, second, whole in zip(*sent, strict=True):
+        torch.testing.assert_close(torch.cat([first, second])[: len(whole)], whole.detach())
 
 
 @pytest.mark.slow
@@ -106,15 +147,6 @@ def test_killed_replica_is_reported(backbone: Backbone, task: TaskData) -> None:
         learn_task(method, task, report=kill, group=group)
     assert not multiprocessing.active_children()
     assert not torch.distributed.is_initialized()
-
-
-def test_method_that_draws_noise_is_refused_by_name(backbone: Backbone, task: TaskData) -> None:
-    method = start_method("ffa_tame", backbone, {}, None)
-    with (
-        pytest.raises(MethodError, match="CINESTRATA_TRAINING_PROCESSES is 2, and ffa_tame draws noise"),
-        training_group(method, None, task, 2),
-    ):
-        pass
 
 
 def test_task_without_captions_starts_no_process(

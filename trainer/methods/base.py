@@ -119,8 +119,8 @@ class Method(ABC):
         is_trainable: Whether the method learns from captions; False for zero-shot.
         is_closed_form: Whether the method observes each training video once (:meth:`observe`) instead of taking
             gradient steps.
-        needs_frames: Whether the loss needs frames even where a frozen network could supply their tokens.
-        draws_noise: Whether training uses dropout or other noise, which rules out training by several processes.
+        needs_frames: Whether the loss needs the frames themselves, of the whole batch: not the tokens that a frozen
+            network could supply, and not only those of this process.
         architecture_settings: Settings that shape the learned weights; a lineage's first task fixes them.
         caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
         learned_tasks: Tasks so far, oldest first.
@@ -135,7 +135,6 @@ class Method(ABC):
     is_trainable: ClassVar[bool] = True
     is_closed_form: ClassVar[bool] = False
     needs_frames: ClassVar[bool] = False
-    draws_noise: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
     caption_tensors: ClassVar[tuple[str, ...]] = ()
@@ -163,7 +162,8 @@ class Method(ABC):
 
         Args:
             frames: ``uint8 [B, M, H, W, 3]``, or their tokens ``float [B, M, P+1, width]`` after the frozen part of
-                the image tower: a frozen network and :attr:`frozen_image_block_count` blocks.
+                the image tower: a frozen network and :attr:`frozen_image_block_count` blocks. Where several processes
+                train, only this one's; the functions that encode them return the vectors of all B.
             texts: B captions, one per video.
             references: ``[R, dim]`` stored vectors of earlier tasks' training videos; None on the first task.
         """

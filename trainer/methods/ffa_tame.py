@@ -80,7 +80,6 @@ class FfaTame(Method):
 
     name = "ffa_tame"
     family = TAME_FAMILY
-    draws_noise = True
     config_class = FfaTameConfig
     config: FfaTameConfig
     architecture_settings = (
