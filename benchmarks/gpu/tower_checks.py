@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan, TrainingSize
 from benchmarks.learning.sequential_learning import ResourceMeter
@@ -21,7 +24,7 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import read_release, write_release
 from models.releases.release_state import ReleaseState
-from trainer.methods import start_method
+from trainer.methods import Method, start_method
 from trainer.task_data import Clip, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task
 
@@ -174,6 +177,36 @@ def _compare(name: str, expected: Vectors, vectors: Vectors, lowest: float, figu
         raise CheckFailed(f"{name}: the lowest cosine to the CPU is {cosine:.6f}, below {lowest}", figures)
 
 
+def profile_second_step(method: Method) -> Callable[[], int]:
+    """Profile a method's second training step; the result counts the kernels that it launched.
+
+    On a CPU, these are the operators that Python or the backward pass called.
+    """
+    after_step, numbers = method.after_step, itertools.count(1)
+    is_gpu = method.backbone.device.type == "cuda"
+    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_gpu else [ProfilerActivity.CPU]
+    profiler = profile(activities=kinds, acc_events=True)
+
+    def profile_between_steps() -> None:
+        after_step()
+        number = next(numbers)
+        if number == 1:
+            profiler.start()
+        elif number == 2:
+            profiler.stop()
+
+    def is_launch(event: Any) -> bool:
+        if is_gpu:
+            return event.name.startswith(("cudaLaunchKernel", "cuLaunchKernel"))
+        parent = event.cpu_parent
+        while parent is not None and not parent.name.startswith("aten::"):
+            parent = parent.cpu_parent
+        return parent is None and event.name.startswith("aten::")
+
+    method.after_step = profile_between_steps  # type: ignore[method-assign]
+    return lambda: sum(map(is_launch, profiler.events()))
+
+
 _CAPTIONS = 5  # captions per video
 
 
@@ -213,6 +246,7 @@ def _train(backbone: Backbone, task: TaskData, size: TrainingSize, *, checkpoint
     settings = {"epochs": 2, "batch_size": size.batch, "checkpointing": checkpointing}
     method = start_method(size.method, backbone, settings, None)
     method.begin_task(task.task_id, task.name)
+    count_launches = profile_second_step(method)
     ticks: list[float] = []
     losses: list[float] = []
 
@@ -230,6 +264,7 @@ def _train(backbone: Backbone, task: TaskData, size: TrainingSize, *, checkpoint
     return {
         "videos_per_second": round(size.batch * steps / seconds, 2),
         "milliseconds_per_step": round(1000 * seconds / steps, 1),
+        "launches_per_step": count_launches(),
         "first_loss": round(losses[0], 4),
         "last_loss": round(losses[-1], 4),
         "peak_memory_gib": meter.peak_gib("training"),
