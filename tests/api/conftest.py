@@ -11,10 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
+from api.security.authentication import Authenticator
 from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
 from service.core import change_sequence
@@ -91,12 +93,24 @@ def client(configured: Settings) -> Iterator[TestClient]:
         client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
 
 
+def create_guarded_app(configured: Settings) -> FastAPI:
+    """Create an application with a key in the environment, bound to a network address."""
+    return create_app(configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"}))
+
+
+@pytest.fixture(scope="module")
+def guarded_app(configured: Settings) -> FastAPI:
+    """Such an application, shared by the tests of a file."""
+    return create_guarded_app(configured)
+
+
 @pytest.fixture
-def guarded(configured: Settings) -> TestClient:
-    """A client of the application with a key in the environment, bound to a network address."""
-    secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
+def guarded(guarded_app: FastAPI) -> TestClient:
+    """A client of that application, which knows of no attempt or session of another test."""
+    state = guarded_app.state
+    vars(state.authenticator).update(vars(Authenticator(state.settings, state.query_service.catalog_reads)))
     return TestClient(
-        create_app(secured),
+        guarded_app,
         base_url="http://search.example.org",
         raise_server_exceptions=False,
         follow_redirects=False,

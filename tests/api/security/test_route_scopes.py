@@ -36,7 +36,7 @@ from service.access.users import create_user
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import ApiKey
 from service.core.settings import Settings
-from tests.api.conftest import SECRET
+from tests.api.conftest import SECRET, create_guarded_app
 
 
 @pytest.fixture
@@ -146,6 +146,12 @@ def test_route_without_operation_id_is_refused_at_start() -> None:
 
 
 SEARCHABLE = "The model is still being loaded"  # of a search that passed the check of its credentials
+
+
+@pytest.fixture
+def guarded_app(configured: Settings) -> FastAPI:
+    """An application of each test, which remembers no outage."""
+    return create_guarded_app(configured)
 
 
 @pytest.fixture
