@@ -89,11 +89,12 @@ def write_words(videos: int) -> None:
 def _start(domains: list[Ids], pipe: Connection) -> None:
     """Start like an API process: map the words and count captions; search, report, and stay until told to end."""
     words = LibraryWords(files=word_files(settings()))
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.process_time()
     videos = VideoTasks(domains)
+    domains.clear()  # as the shards' IDs after loading
     words.prepare(videos.videos)
     words.captions_of(videos)
-    seconds = time.monotonic() - began
+    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - worked
     frequent = [term for term, _ in words.current().suggest("a", _QUERIES)]
     taken = []
     for number, (word, other) in enumerate(zip(frequent, frequent[::-1], strict=True), 1):
@@ -106,6 +107,7 @@ def _start(domains: list[Ids], pipe: Connection) -> None:
     pipe.send(
         {
             "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
             "lookup_ms": dict(zip(("p50", "p99"), np.percentile(taken, [50, 99]).tolist(), strict=True)),
             "private_mib": (kibibytes["Private_Clean"] + kibibytes["Private_Dirty"]) / 1024,
             "shared_mib": kibibytes["Shared_Clean"] / 1024,
