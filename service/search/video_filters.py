@@ -10,15 +10,17 @@ the shard changes or metadata is edited. So are moments.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, reduce
+from itertools import chain
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 
 from cinestrata_schemas.search import Facet, FacetValue
@@ -37,7 +39,32 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 FACET_FIELDS, FACET_VALUES = 5, 8  # metadata fields, and values of each
 FACET_CHARS = 80  # longer values are descriptions, not categories
 _FEW_VALUES = 64  # a column this short groups videos even if all its values differ
-MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
+MAX_BYTES = (
+    1024**3
+)  # of cached metadata: about 30 million videos, or as many moments, whose fields have few values
+_MAX_EXACT = 2**53  # integers beyond are no floats
+_VALUE_BYTES = 200  # overhead of the Python objects of a distinct value, roughly
+
+
+class NumberColumn:
+    """The numbers of a field in ascending order, with the rows of their videos, from (number, row) pairs."""
+
+    def __init__(self, numbers: Iterable[tuple[int | float, int]]) -> None:
+        pairs = sorted(numbers)
+        # Larger integers stay exact as objects.
+        is_exact = all(abs(number) <= _MAX_EXACT for number, _ in pairs)
+        self._numbers = np.array([number for number, _ in pairs], np.float64 if is_exact else object)
+        self._rows = np.array([row for _, row in pairs], np.int32)
+        self.nbytes = self._numbers.nbytes + self._rows.nbytes
+
+    def __bool__(self) -> bool:
+        return bool(len(self._rows))
+
+    def rows_between(self, low: float | None, high: float | None) -> Ids:
+        """Find the rows with a number in a closed range; None leaves an end open."""
+        first = None if low is None else np.searchsorted(self._numbers, low, "left")
+        last = None if high is None else np.searchsorted(self._numbers, high, "right")
+        return self._rows[first:last].astype(np.int64)
 
 
 class MetadataColumn:
@@ -45,6 +72,10 @@ class MetadataColumn:
 
     Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``. Each string in a list is indexed
     on its own; values of other types are ignored.
+
+    Attributes:
+        numbers: The values that are numbers, which can be filtered by a range.
+        nbytes: About the bytes of the column in memory.
     """
 
     def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
@@ -60,36 +91,36 @@ class MetadataColumn:
                     rows.setdefault((isinstance(item, bool), item), []).append(row)
                 if isinstance(item, int | float) and not isinstance(item, bool):
                     numbers.append((item, row))
-        numbers.sort()
-        self._rows = {key: np.array(row_list, np.int64) for key, row_list in rows.items()}
-        self._numbers: Sequence[int | float] = [number for number, _ in numbers]
-        self._number_rows: Ids = np.array([row for _, row in numbers], np.int64)
+        self.numbers = NumberColumn(numbers)
+        self._values = {value: number for number, value in enumerate(rows)}
+        self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.int64)
+        self._rows = np.fromiter(chain.from_iterable(rows.values()), np.int32, int(self._starts[-1]))
+        sizes = sum(_VALUE_BYTES + getsizeof(value) for _, value in rows)
+        self.nbytes = self.numbers.nbytes + self._rows.nbytes + self._starts.nbytes + sizes
 
     @property
     def has_repeated_values(self) -> bool:
         """Whether the column groups videos. Titles and times, for example, differ for nearly all of them."""
-        return len(self._rows) <= max(_FEW_VALUES, sum(map(len, self._rows.values())) // 4)
+        return len(self._values) <= max(_FEW_VALUES, len(self._rows) // 4)
 
     @cached_property
-    def _values_by_row(self) -> tuple[list[TypedValue], Ids, Ids]:
+    def _values_by_row(self) -> tuple[list[TypedValue], Ids, npt.NDArray[np.int32]]:
         """Distinct values; where each row starts (and the last ends) in an array of value numbers; that array."""
-        rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
-        numbers = np.repeat(np.arange(len(self._rows)), [len(row_list) for row_list in self._rows.values()])
-        order = np.argsort(rows, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(rows))])
-        return list(self._rows), starts, numbers[order]
+        numbers = np.repeat(np.arange(len(self._values), dtype=np.int32), np.diff(self._starts))
+        order = np.argsort(self._rows, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self._rows))])
+        return list(self._values), starts, numbers[order]
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether the column can be filtered by a range."""
-        return bool(self._numbers)
+        return bool(self._values)
 
     def rows_equal_to(self, value: MetadataValue) -> Ids:
         """Find the rows whose value equals the given one or is a list containing it."""
-        return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
+        number = self._values.get((isinstance(value, bool), value))
+        rows = (
+            self._rows[:0] if number is None else self._rows[self._starts[number] : self._starts[number + 1]]
+        )
+        return rows.astype(np.int64)
 
     def count_values(self, rows: Ids) -> tuple[int, dict[TypedValue, int]]:
         """Count the distinct rows with a value, and the rows by value."""
@@ -100,31 +131,28 @@ class MetadataColumn:
         counted = {values[number]: int(counts[number]) for number in np.flatnonzero(counts).tolist()}
         return int(np.count_nonzero(end > first)), counted
 
-    def rows_between(self, low: float | None, high: float | None) -> Ids:
-        """Find the rows with a number in a closed range; None leaves an end open."""
-        first = 0 if low is None else bisect_left(self._numbers, low)
-        last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
-        return self._number_rows[first:last]
-
 
 class VideoMetadata:
     """Metadata of a task's accepted videos, from vector ID, duration in seconds and metadata of each.
 
     Attributes:
         ids: ``int64 [n]`` ascending; the vector ID of each row.
-        durations: Column of durations in seconds.
+        durations: Durations in seconds.
         fields: Columns by field name; fields without a filterable value are left out.
     """
 
     def __init__(self, videos: Sequence[tuple[int, float | None, Mapping[str, Any]]]) -> None:
         self.ids: Ids = np.array([vector_id for vector_id, _, _ in videos], np.int64)
-        self.durations = MetadataColumn((row, seconds) for row, (_, seconds, _) in enumerate(videos))
+        durations = ((seconds, row) for row, (_, seconds, _) in enumerate(videos) if seconds is not None)
+        self.durations = NumberColumn(durations)
         by_name: dict[str, list[tuple[int, Any]]] = {}
         for row, (_, _, metadata) in enumerate(videos):
             for name, value in metadata.items():
                 by_name.setdefault(name, []).append((row, value))
         columns = {name: MetadataColumn(values) for name, values in by_name.items()}
         self.fields = {name: column for name, column in columns.items() if column}
+        of_columns = sum(column.nbytes for column in self.fields.values())
+        self.nbytes = self.ids.nbytes + self.durations.nbytes + of_columns
 
     def rows_of(self, ids: Ids) -> Ids:
         """Look up the rows of videos, in order, skipping unknown IDs."""
@@ -144,6 +172,7 @@ class MomentSpans:
         self.ids: Ids = np.array([moment for moment, _, _ in moments], np.int64)
         self.spans = np.array([span for _, *span in moments], np.float64).reshape(-1, 2)
         self._videos = video_ids_of(self.ids)
+        self.nbytes = 2 * self.ids.nbytes + self.spans.nbytes
 
     def rows_of(self, videos: Ids) -> Ids:
         """Find the rows of videos' moments."""
@@ -159,14 +188,14 @@ class VideoMetadataCache:
     """Metadata and moments by task, read from the catalog on first use. Thread-safe.
 
     Args:
-        max_videos: Maximum number of videos whose metadata is cached; moments have the same limit.
+        max_bytes: Maximum memory of cached metadata; moments have the same limit.
         read_cache: Cached rows of the catalog; by default, none.
         words: Words of the videos in the process's snapshots; by default, none.
     """
 
     def __init__(
         self,
-        max_videos: int = MAX_CACHED_VIDEOS,
+        max_bytes: int = MAX_BYTES,
         read_cache: CatalogReadCache | None = None,
         reads: CatalogReads | None = None,
         words: LibraryWords | None = None,
@@ -175,10 +204,10 @@ class VideoMetadataCache:
         self.words = words or LibraryWords(self._reads)
         self.read_cache = read_cache or CatalogReadCache(self._reads)
         self.metadata_by_task: SingleFlightCache[str, VideoMetadata] = SingleFlightCache(
-            max_videos, lambda metadata: len(metadata.ids)
+            max_bytes, lambda metadata: metadata.nbytes
         )
         self.moments_by_task: SingleFlightCache[str, MomentSpans] = SingleFlightCache(
-            max_videos, lambda moments: len(moments.ids)
+            max_bytes, lambda moments: moments.nbytes
         )
         self._arrivals: dict[str, datetime] = {}
 
@@ -298,7 +327,9 @@ def find_passing_videos(
     empty = MetadataColumn(())
     for task in tasks:
         columns = metadata[task]
-        rows = [] if duration is None else [_rows_that_meet(duration, columns.durations)]
+        rows = []
+        if duration is not None:
+            rows.append(columns.durations.rows_between(duration.low, duration.high))
         rows += [_rows_that_meet(condition, columns.fields.get(name, empty)) for name, condition in where]
         if len(passing_rows := reduce(np.intersect1d, rows)):
             passing[task] = columns.ids[np.sort(passing_rows)]
@@ -307,7 +338,7 @@ def find_passing_videos(
 
 def _rows_that_meet(condition: Condition, column: MetadataColumn) -> Ids:
     if isinstance(condition, ValueRange):
-        return column.rows_between(condition.low, condition.high)
+        return column.numbers.rows_between(condition.low, condition.high)
     rows = [column.rows_equal_to(value) for _, value in condition.values]
     return reduce(np.intersect1d, rows) if condition.all_of else np.unique(np.concatenate(rows))
 
@@ -342,7 +373,7 @@ def _require_known_fields(
                 if names
                 else "The videos have no metadata. Send metadata with the videos when you add them.",
             )
-        if isinstance(condition, ValueRange) and not any(column.has_numbers for column in columns):
+        if isinstance(condition, ValueRange) and not any(column.numbers for column in columns):
             raise InvalidInput.at(
                 field,
                 f"No video in the searched tasks has a number in field {name[:100]!r}, so it has no range.",

@@ -229,17 +229,19 @@ def test_column_compares_exactly() -> None:
     assert column.rows_equal_to(1).tolist() == []
     assert column.rows_equal_to(True).tolist() == [4]
     assert column.rows_equal_to("a").tolist() == [5]
-    assert sorted(column.rows_between(large + 1, None)) == [1]
-    assert sorted(column.rows_between(None, 0.5)) == [3]
-    assert sorted(column.rows_between(-1, large)) == [0, 2, 3]
+    assert sorted(column.numbers.rows_between(large + 1, None)) == [1]
+    assert sorted(column.numbers.rows_between(None, 0.5)) == [3]
+    assert sorted(column.numbers.rows_between(-1, large)) == [0, 2, 3]
     assert VideoMetadata([(7, None, {"x": {"y": 1}, "z": None, "w": []})]).fields == {}
 
 
 def test_metadata_cache_is_bounded(service: SearchEngine) -> None:
-    cache = VideoMetadataCache(max_videos=2 * NUMBER)
+    names, reader = ("birds", "cars", "sea"), VideoMetadataCache()
+    most = max(reader.metadata(f"tsk_{name}", name).nbytes for name in names)
+    cache = VideoMetadataCache(max_bytes=int(2.5 * most))
     for name in ("birds", "cars", "birds", "sea"):
         assert np.array_equal(np.diff(cache.metadata(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
-    cached = [name for name in ("birds", "cars", "sea") if f"tsk_{name}" in cache.metadata_by_task]
+    cached = [name for name in names if f"tsk_{name}" in cache.metadata_by_task]
     assert cached == ["birds", "sea"], "the least recently used task is evicted"
     before = cache.metadata("tsk_sea", "sea")
     assert cache.metadata("tsk_sea", "sea without a video") is not before
