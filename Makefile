@@ -83,6 +83,7 @@ bench-search: OUT ?= bench-search
 bench-search: $(VENV)/.runtime ## Measure searches against bounds (OUT=folder)
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.shared_word_cost --out $(OUT)
+	@$(BIN)/python -m benchmarks.search.edit_rate --out $(OUT)
 
 .PHONY: bench-ingest
 bench-ingest: OUT ?= bench-ingest
