@@ -21,7 +21,6 @@ import argparse
 import json
 import math
 import re
-import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -165,8 +164,8 @@ def read_all(recordings: Sequence[Recording]) -> int:
                 recording.count_errors(" ".join(read))
                 for read in ([each.text for each in reading.texts], lines)
             ]
-            seconds = used, alone_used, taken, recording.parts[-1][1]
-            recording.figures = len(recording.words), *wrong, len(reading.texts), *seconds
+            counts = len(recording.words), *wrong, len(reading.texts)
+            recording.figures = *counts, used, alone_used, taken, recording.parts[-1][1]
         return process_memory(pid).peak
 
 
@@ -241,14 +240,10 @@ def main() -> None:
         kinds = {one.kind: [each for each in recordings if each.kind == one.kind] for one in recordings}
         peak = max(map(read_all, kinds.values()))
         find_all(recordings, Path(temporary, "library"))
-    content = {
-        "rows": [row_of(kind, group) for kind, group in kinds.items()],
-        "interval": f"the child used at most {peak / 2**20:.0f} MiB",
-    }
+    content: dict[str, Any] = {"rows": [row_of(kind, group) for kind, group in kinds.items()]}
+    content["interval"] = f"the child used at most {peak / 2**20:.0f} MiB"
     print(json.dumps(content, indent=1, ensure_ascii=False))
     if options.to:
-        command = ["git", "rev-parse", "--short=8", "HEAD"]
-        content["commit"] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         (RESULTS / f"{options.to}.json").write_text(format_file(load(options.to) | content), encoding="utf-8")
 
 
