@@ -1,4 +1,4 @@
-"""Child processes that outlive their owner and serve the next one: a start takes longer than the videos of a test."""
+"""Decoder processes that outlive their owner and serve the next one: a start takes longer than a test's videos."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _send_request(child: ChildProcess, request: dict[str, Any]) -> None:
 
 def _receive_response(child: ChildProcess, seconds: float) -> dict[str, Any]:
     response = _receive(child, seconds)
-    if "progress" not in response:
-        _busy.discard(child)
+    _busy.discard(child)
     return response
 
 
 def _leave(owner: ChildOwner, *_: object) -> None:
     child = owner._child
-    if child.is_running and child not in _busy:
+    # A reader would keep its models in memory until the last test.
+    if child._module == "media.decoder_process" and child.is_running and child not in _busy:
         _idle.setdefault(_key(child), []).append(child._process)
         child._process = None
     owner.close()
