@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from posixpath import splitext
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
@@ -33,6 +37,7 @@ MAX_VOTES = 15  # more do not change the weight
 MAX_FEEDBACK_TEXTS = 256  # per video
 _KINDS = {"speech": TextKind.SPEECH, "screen": TextKind.SCREEN}
 IDS_PER_QUERY = 500
+_NO_IDS = np.empty(0, np.int64)
 # Table columns, which are faster to read than objects; with the column of the vector ID.
 _VIDEOS, _PASSAGES, _FEEDBACK = Video.__table__.c, Passage.__table__.c, Feedback.__table__.c
 _TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
@@ -64,6 +69,61 @@ class ReadTexts(NamedTuple):
     def none(cls, videos: Ids) -> ReadTexts:
         """Create a result in which the videos have no texts."""
         return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
+
+
+@dataclass(frozen=True)
+class RelevanceFeedback:
+    """The relevance feedback of a library: texts with positive or negative votes for a video; immutable.
+
+    Texts are given by vector ID, each with the key of its words; negative ones have negative votes.
+    """
+
+    texts: Mapping[int, Sequence[tuple[str, VideoText]]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Iterable[Sequence[Any]]) -> RelevanceFeedback:
+        """Invert :meth:`to_json`."""
+        texts: dict[int, list[tuple[str, VideoText]]] = {}
+        for video, key, text, votes in values:
+            texts.setdefault(video, []).append((key, VideoText(TextKind.CONFIRMED, text, votes=votes)))
+        return cls(texts)
+
+    def to_json(self) -> list[Any]:
+        """Convert to JSON values."""
+        return [[v, key, text.text, text.votes] for v, group in self.texts.items() for key, text in group]
+
+    def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> RelevanceFeedback:
+        """Replace the texts of videos. Other kinds of texts among them are ignored."""
+        voted = {
+            video: [(words_key(text.text) or "", text) for text in group if text.votes]
+            for video, group in texts.items()
+        }
+        changed = {video: group for video, group in voted.items() if group or video in self.texts}
+        merged = {**self.texts, **changed}
+        return (
+            RelevanceFeedback({video: group for video, group in merged.items() if group}) if changed else self
+        )
+
+    @cached_property
+    def _negative(self) -> dict[str, dict[int, int]]:
+        """Votes against each video, by the key of the words, then by vector ID."""
+        negative: dict[str, dict[int, int]] = {}
+        for video, group in self.texts.items():
+            for key, text in group:
+                if text.votes < 0:
+                    negative.setdefault(key, {})[video] = -text.votes
+        return negative
+
+    def negative_videos(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        """Find the videos with negative feedback for any of some texts: ascending IDs, and the votes against each."""
+        if not self._negative:
+            return _NO_IDS, _NO_IDS
+        votes: dict[int, int] = {}
+        for key in {words_key(query) for query in queries}:
+            for video, against in self._negative.get(key or "", {}).items():
+                votes[video] = max(against, votes.get(video, 0))
+        videos = np.array(sorted(votes), np.int64)
+        return videos, np.array([votes[video] for video in videos.tolist()], np.int64)
 
 
 def read_texts(videos: Ids) -> ReadTexts:

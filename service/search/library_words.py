@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from threading import Lock, Thread
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,14 +29,20 @@ from index.arrays import Ids, Rows, batches, find_ids, moment_ids
 from index.errors import WordsUnreadable
 from index.words.word_evidence import CaptionStatistics
 from index.words.word_files import FileStamp, StoredWords, WordFiles
-from index.words.word_forms import words_key
-from index.words.word_index import TextKind, VideoText, WordIndex
+from index.words.word_index import VideoText, WordIndex
 from service.catalog.database import CatalogReads, read_last_edit
 from service.catalog.domain_videos import read_edited_videos
 from service.catalog.video_texts import SourcedCues, with_following
 from service.core.errors import Unavailable
 from service.core.settings import Settings, settings
-from service.search.catalog_texts import ANALYSIS, IDS_PER_QUERY, ReadTexts, read_texts, timed_text
+from service.search.catalog_texts import (
+    ANALYSIS,
+    IDS_PER_QUERY,
+    ReadTexts,
+    RelevanceFeedback,
+    read_texts,
+    timed_text,
+)
 from service.storage.index_manifest import searchable_videos
 
 log = structlog.get_logger(__name__)
@@ -50,61 +54,6 @@ _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are sea
 _FREE_ENTRIES = 1 << 20
 _RECOUNTED = 50  # recount once one in this many library texts has changed
 _NONE = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class RelevanceFeedback:
-    """The relevance feedback of a library: texts with positive or negative votes for a video; immutable.
-
-    Texts are given by vector ID, each with the key of its words; negative ones have negative votes.
-    """
-
-    texts: Mapping[int, Sequence[tuple[str, VideoText]]] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, values: Iterable[Sequence[Any]]) -> RelevanceFeedback:
-        """Invert :meth:`to_json`."""
-        texts: dict[int, list[tuple[str, VideoText]]] = {}
-        for video, key, text, votes in values:
-            texts.setdefault(video, []).append((key, VideoText(TextKind.CONFIRMED, text, votes=votes)))
-        return cls(texts)
-
-    def to_json(self) -> list[Any]:
-        """Convert to JSON values."""
-        return [[v, key, text.text, text.votes] for v, group in self.texts.items() for key, text in group]
-
-    def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> RelevanceFeedback:
-        """Replace the texts of videos. Other kinds of texts among them are ignored."""
-        voted = {
-            video: [(words_key(text.text) or "", text) for text in group if text.votes]
-            for video, group in texts.items()
-        }
-        changed = {video: group for video, group in voted.items() if group or video in self.texts}
-        merged = {**self.texts, **changed}
-        return (
-            RelevanceFeedback({video: group for video, group in merged.items() if group}) if changed else self
-        )
-
-    @cached_property
-    def _negative(self) -> dict[str, dict[int, int]]:
-        """Votes against each video, by the key of the words, then by vector ID."""
-        negative: dict[str, dict[int, int]] = {}
-        for video, group in self.texts.items():
-            for key, text in group:
-                if text.votes < 0:
-                    negative.setdefault(key, {})[video] = -text.votes
-        return negative
-
-    def negative_videos(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """Find the videos with negative feedback for any of some texts: ascending IDs, and the votes against each."""
-        if not self._negative:
-            return _NONE, _NONE
-        votes: dict[int, int] = {}
-        for key in {words_key(query) for query in queries}:
-            for video, against in self._negative.get(key or "", {}).items():
-                votes[video] = max(against, votes.get(video, 0))
-        videos = np.array(sorted(votes), np.int64)
-        return videos, np.array([votes[video] for video in videos.tolist()], np.int64)
 
 
 def replace_passages(index: WordIndex, passages: Mapping[int, Sequence[SourcedCues]]) -> WordIndex:

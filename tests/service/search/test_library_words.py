@@ -25,8 +25,8 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library.video_changes import edit_video
 from service.search import library_words
-from service.search.catalog_texts import MAX_TEXT_CHARS, MAX_VALUES, texts_of
-from service.search.library_words import LibraryWords, RelevanceFeedback, VideoTasks
+from service.search.catalog_texts import MAX_TEXT_CHARS, MAX_VALUES, RelevanceFeedback, texts_of
+from service.search.library_words import LibraryWords, VideoTasks
 
 TIMEOUT_SECONDS = 20
 Post = Callable[..., TaskDetails]

@@ -128,6 +128,7 @@ def _damage(configured: Settings) -> None:
 def _restore_earlier_catalog(configured: Settings) -> None:
     with session_scope(write=True) as session:
         session.query(EditCounter).one().last_edit = 1
+        session.query(Video).update({Video.last_edit: 0})
 
 
 def _change_analysis(configured: Settings) -> None:
