@@ -47,8 +47,10 @@ def list_checks(plan: GpuPlan) -> list[Check]:
             check(f"training {size.method} {size.model}", "tower_checks:measure_training", 90, size)
             for size in plan.trainings
         ),
+        check("processes", "tower_checks:check_processes", 90),
         check("out of memory", "service_checks:check_out_of_memory", 90),
         *(check(f"embedding {model}", "tower_checks:measure_embedding", 60, model) for model in plan.models),
+        check("decoding", "service_checks:measure_decoding", 30),
         check("searches", "service_checks:measure_searches", 120),
         *(check(f"scan {count:,}", "scan_checks:check_scan", 90, count) for count in plan.scanned_vectors),
     ]

@@ -19,6 +19,7 @@ _DIM = 512  # as in ViT-B/32
 _K = 10
 _QUERIES = 16  # per batch
 _BLOCK = 262_144  # vectors drawn at a time
+_LEFT_BYTES = 256 * 1024**2  # of the GPU's memory, less than the vectors take
 _RUNS = 5  # at most
 _SECONDS = 2.0  # after which no new run begins
 
@@ -68,6 +69,15 @@ def _scan_with_faiss(exact: ExactScan, queries: np.ndarray, expected: list[RowHi
             raise CheckFailed("faiss on the GPU returns other rows or scores than the CPU", figures)
     figures["faiss_gpu_query_ms"] = _milliseconds(lambda: scan.search_many(queries[:1], _K))
     figures["faiss_gpu_batch_ms"] = _milliseconds(lambda: scan.search_many(queries, _K))
+    free, _ = torch.cuda.mem_get_info()
+    taken = torch.empty(free - _LEFT_BYTES, dtype=torch.uint8, device="cuda")
+    full = GpuScan(exact)
+    del taken
+    figures["faiss_gpu_without_memory"] = full.failure or "fits"
+    if not np.array_equal(full.search_many(queries, _K)[0][0], expected[0][0]):
+        raise CheckFailed(
+            "vectors that do not fit into the GPU's memory are not searched on the CPU", figures
+        )
     return figures
 
 

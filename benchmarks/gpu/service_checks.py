@@ -1,11 +1,15 @@
-"""Check the service on a device: a batch that does not fit in memory, and searches with texts encoded on the device.
+"""Check the service on a device: a batch that does not fit in memory, decoding, and searches with texts encoded on it.
 
 Such a batch is learned in parts or, undivided, fails with a clear error.
 """
 
 from __future__ import annotations
 
+import os
 import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +19,7 @@ import torch
 
 from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from benchmarks.gpu.tower_checks import draw_frames, make_captions
+from benchmarks.ingest.clip_files import write_ordinary_clips
 from benchmarks.search.search_timing import K, compare_latency, start_engine
 from benchmarks.search.synthetic_library import make_library, prepare_catalog
 from cinestrata_schemas.tasks import TaskSpec
@@ -102,6 +107,27 @@ class _DrawnFrames(VideoDecoder):
         kind = {"container": "drawn", "codec": "drawn", "width": size, "height": size}
         extent = {"fps": 1.0, "duration": float(frames), "frames": frames}
         return VideoInfo(content_hash=digest, bytes=path.stat().st_size, **kind, **extent)  # type: ignore[arg-type]
+
+
+_CLIPS = 2
+
+
+def measure_decoding(plan: GpuPlan) -> Figures:
+    """Measure how many clips of ten seconds the machine decodes per second, with one decoder for each core."""
+    cores = len(os.sched_getaffinity(0))
+    paths = write_ordinary_clips(plan.folder / "clips", _CLIPS)
+
+    def decode(decoder: VideoDecoder) -> None:
+        for path in paths:
+            decoder.decode(path, frames=plan.frames, size=224)
+
+    with ExitStack() as stack, ThreadPoolExecutor(cores) as threads:
+        decoders = [stack.enter_context(VideoDecoder()) for _ in range(cores)]
+        list(threads.map(decode, decoders))  # starts the processes
+        began = time.perf_counter()
+        list(threads.map(decode, decoders))
+        seconds = (time.perf_counter() - began) / (cores * _CLIPS)
+    return {"clips_per_second": round(1 / seconds, 1), "core_seconds_per_clip": round(seconds * cores, 3)}
 
 
 _ROUNDS = 3

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan, TrainingSize
+from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan, Skipped, TrainingSize
 from benchmarks.learning.sequential_learning import ResourceMeter
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -27,6 +27,7 @@ from models.releases.release_state import ReleaseState
 from trainer.methods import Method, start_method
 from trainer.task_data import Clip, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task
+from trainer.training_replicas import training_group
 
 _SUBJECTS = ("taxi", "boat", "dog", "kite", "lamp", "train", "bird", "clock")
 _COLORS = ("red", "blue", "green", "white", "black", "yellow")
@@ -175,6 +176,26 @@ def _compare(name: str, expected: Vectors, vectors: Vectors, lowest: float, figu
     figures[f"{name}_difference"] = float(f"{np.abs(expected - vectors).max():.2e}")
     if cosine < lowest:
         raise CheckFailed(f"{name}: the lowest cosine to the CPU is {cosine:.6f}, below {lowest}", figures)
+
+
+def check_processes(plan: GpuPlan) -> Figures:
+    """Check that two processes, each with a GPU if that is the device, have the losses of one, with equal noise."""
+    device = compute_device(plan.device)
+    if device.type == "cuda" and torch.cuda.device_count() < 2:
+        raise Skipped("the machine has one GPU")
+    backbone, captions = load_backbone("tiny").to(device), make_captions(5)
+    frames, size = backbone.spec.frames, backbone.spec.shape[0]
+    task = write_task(plan.folder / "processes", videos=5, frames=frames, size=size, captions=captions)
+    settings = {"epochs": 2, "batch_size": 3, "dropout": 0.5, "precision": "float32"}
+    losses = []
+    for processes in (1, 2):
+        method = start_method("ffa_tame", backbone, settings, None)
+        with training_group(method, None, task, processes) as group:
+            losses.append(learn_task(method, task, group=group))
+    figures: Figures = {"losses_of_one_process": losses[0], "losses_of_two": losses[1]}
+    if not np.allclose(losses[0], losses[1], rtol=1e-3):
+        raise CheckFailed("two processes have other losses than one", figures)
+    return figures
 
 
 def profile_second_step(method: Method) -> Callable[[], int]:

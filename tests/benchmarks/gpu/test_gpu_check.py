@@ -28,7 +28,7 @@ MISSING = [
     "uvicorn",
     "anyascii",
 ]
-NEED_PACKAGES = {"out of memory", "searches", "scan 5,000"}  # the checks that use these packages
+NEED_PACKAGES = {"out of memory", "decoding", "searches", "scan 5,000"}  # the checks that use these packages
 _REFUSE_IMPORTS = """
 import sys
 
@@ -66,6 +66,7 @@ def test_checks_of_the_core_pass_without_the_packages_of_the_service(tmp_path: P
     (training,) = (check for name, check in checks.items() if name.startswith("training ffa_tame"))
     figures = training["figures"]
     assert figures["videos_per_second"] > 0
+    assert figures["launches_per_step"] > 1000
     # Neither rounding nor dropout depends on checkpointing.
     assert figures["checkpointing_last_loss"] == figures["last_loss"]
 
@@ -80,4 +81,5 @@ def test_checks_of_the_service_pass_on_a_processor(tmp_path: Path) -> None:
     assert checks.keys() == NEED_PACKAGES | {"machine", "checkpoints"}
     assert "memory" in checks["out of memory"]["figures"]["error"].lower()
     assert checks["searches"]["figures"]["p50_ms"] > 0
+    assert checks["decoding"]["figures"]["core_seconds_per_clip"] > 0
     assert "faiss" in checks["scan 5,000"]["figures"]["faiss_gpu"]
