@@ -109,13 +109,10 @@ class _DrawnFrames(VideoDecoder):
         return VideoInfo(content_hash=digest, bytes=path.stat().st_size, **kind, **extent)  # type: ignore[arg-type]
 
 
-_CLIPS = 2
-
-
 def measure_decoding(plan: GpuPlan) -> Figures:
     """Measure how many clips of ten seconds the machine decodes per second, with one decoder for each core."""
     cores = len(os.sched_getaffinity(0))
-    paths = write_ordinary_clips(plan.folder / "clips", _CLIPS)
+    paths = write_ordinary_clips(plan.folder / "clips", 2)
 
     def decode(decoder: VideoDecoder) -> None:
         for path in paths:
@@ -126,7 +123,7 @@ def measure_decoding(plan: GpuPlan) -> Figures:
         list(threads.map(decode, decoders))  # starts the processes
         began = time.perf_counter()
         list(threads.map(decode, decoders))
-        seconds = (time.perf_counter() - began) / (cores * _CLIPS)
+        seconds = (time.perf_counter() - began) / (cores * len(paths))
     return {"clips_per_second": round(1 / seconds, 1), "core_seconds_per_clip": round(seconds * cores, 3)}
 
 

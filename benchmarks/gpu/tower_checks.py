@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan, Skipped, TrainingSize
 from benchmarks.learning.sequential_learning import ResourceMeter
@@ -205,8 +205,7 @@ def profile_second_step(method: Method) -> Callable[[], int]:
     """
     after_step, numbers = method.after_step, itertools.count(1)
     is_gpu = method.backbone.device.type == "cuda"
-    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_gpu else [ProfilerActivity.CPU]
-    profiler = profile(activities=kinds, acc_events=True)
+    profiler = profile(acc_events=True)
 
     def profile_between_steps() -> None:
         after_step()

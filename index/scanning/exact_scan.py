@@ -338,15 +338,13 @@ class GpuScan:
     def __init__(self, exact: ExactScan) -> None:
         self._exact = exact
         self.failure: str | None = None
-        self._index: Any = None
         try:
             with _gpu_lock:
                 config = faiss.GpuIndexFlatConfig()
                 config.useFloat16 = True
-                index = faiss.GpuIndexFlatIP(gpu_resources(), exact.dim, config)
+                self._index: Any = faiss.GpuIndexFlatIP(gpu_resources(), exact.dim, config)
                 for rows in batches(np.arange(exact.count), _COPIED_ROWS):
-                    index.add(exact.vectors(rows))
-            self._index = index
+                    self._index.add(exact.vectors(rows))
         except RuntimeError as error:
             self._leave_gpu(error)
 

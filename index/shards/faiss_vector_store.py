@@ -69,8 +69,8 @@ class Segment:
                 raise ShardCorrupt(f"{name}: {segment_files.VECTORS} contradicts the manifest")
             exact, ann, names = exact_scan.ExactScan(flat), None, [segment_files.VECTORS]
             scan = exact_scan.GpuScan(exact) if gpu else None
-            is_on_gpu = scan is not None and scan.failure is None
-            if entry.structure is not None and entry.structure.kind in ANN_KINDS and not is_on_gpu:
+            is_on_cpu = scan is None or scan.failure
+            if entry.structure is not None and entry.structure.kind in ANN_KINDS and is_on_cpu:
                 ann = open_ann(folder / segment_files.STRUCTURE, entry.structure.kind, exact)
                 names.append(segment_files.STRUCTURE)
             mapped = {str(folder / name): os.stat(folder / name) for name in names}
