@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -84,13 +85,18 @@ def frame_cache_path(cache_dir: Path, frames: int, size: FrameSize, content: str
 
 
 def staged_path(path: Path, pid: int) -> Path:
-    """Name the hidden file in the same folder that process ``pid`` writes and then renames to ``path``."""
-    return path.with_name(f".{path.stem}.{pid}.staged{path.suffix}")
+    """Name the hidden file in the same folder that this machine's process ``pid`` writes and renames to ``path``."""
+    return path.with_name(f".{path.stem}.{_process(pid)}.staged{path.suffix}")
 
 
 def staged_files(pid: int, folder: Path) -> list[Path]:
-    """List the files in a folder that process ``pid`` began to write but did not rename."""
-    return list(folder.glob(f".*.{pid}.staged.*"))
+    """List the files in a folder that this machine's process ``pid`` began to write but did not rename."""
+    return list(folder.glob(f".*.{_process(pid)}.staged.*"))
+
+
+def _process(pid: int) -> str:
+    # Machines share the folder, and processes of two containers often have the same ID.
+    return f"{os.uname().nodename}-{pid}"
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:

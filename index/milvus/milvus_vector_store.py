@@ -30,7 +30,8 @@ from index.shards.vector_store import CheckLevel, SearchableShard, VectorBatches
 from index.store_options import MilvusAddress
 
 MAX_HITS = 262_144  # over all queries of one request
-_SETTLED_SECONDS = 60  # age from which every replica has a row; Milvus lets replicas lag by 5 seconds
+# Age from which every replica has a row: Milvus lets replicas lag by 5 seconds, and clocks may differ by a minute.
+_SETTLED_SECONDS = 120
 
 
 class MilvusShard(SearchableShard):

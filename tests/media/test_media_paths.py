@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from media import MediaError, load_frames, resolve_uri
+from media.media_paths import staged_files, staged_path
 
 
 @pytest.fixture
@@ -118,3 +120,17 @@ def test_load_frames_returns_written_frames_and_rejects_others(tmp_path: Path) -
         with pytest.raises(MediaError, match=rf"{name}\.npy") as caught:
             load_frames(tmp_path / f"{name}.npy")
         assert str(tmp_path) not in caught.value.reason
+
+
+def test_staged_file_belongs_to_one_process_of_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines share the folder, and processes on two of them may have the same ID."""
+    staged = staged_path(tmp_path / "video.jpg", 40)
+    staged.touch()
+    assert staged_files(40, tmp_path) == [staged]
+    assert staged_files(4, tmp_path) == []
+    other = SimpleNamespace(nodename="prober2")
+    monkeypatch.setattr(os, "uname", lambda: other)
+    assert staged_path(tmp_path / "video.jpg", 40) != staged
+    assert staged_files(40, tmp_path) == []
