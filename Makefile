@@ -124,6 +124,14 @@ chaos: OUT ?= chaos-report.json
 chaos: $(VENV)/.dev ## Strike a running service with random faults, and check the library after each (FAULTS=200 SEED=1 OUT=file)
 	@$(BIN)/python -m benchmarks.chaos.run_chaos --faults $(FAULTS) --seed $(SEED) --out $(OUT)
 
+.PHONY: machines
+machines: OUT ?= machines
+machines: $(VENV)/.dev ## Run the service on several machines, and cut power and cables of each (OUT=folder SEED=1)
+	@mkdir -p $(OUT)
+	@$(BIN)/python -m benchmarks.chaos.run_chaos --modes machines --faults 24 --large 20 --seed $(or $(SEED),1) --out $(OUT)/files.json
+	@$(BIN)/python -m benchmarks.chaos.run_chaos --modes machines-milvus --faults 12 --large 20 --seed $(or $(SEED),1) \
+	  --kind 'milvus|power|machines' --out $(OUT)/milvus.json
+
 .PHONY: soak
 soak: SOAK ?= 10m
 soak: OUT ?= soak-report.json

@@ -19,6 +19,7 @@ import psycopg
 from benchmarks.chaos.faulty_resources import PostgresServer, TcpProxy
 from benchmarks.chaos.library_checker import CatalogReader
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
+from benchmarks.chaos.service_client import OperationDriver, SearchStream, Video
 from benchmarks.ingest.embedded_service import COMMAND, free_port, wait_until_ready
 
 _SETTINGS = {
@@ -48,6 +49,9 @@ class Deployment(ABC):
 
     mode = ""
     broker_url = ""
+    milvus = ""  # URI of the server that has the vectors; empty: they are files
+    root = ""  # of the URIs of videos
+    headers: Mapping[str, str] = {}  # of requests
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.data, self.media, self.faults = data, folder / "media", folder / "faults"
@@ -74,6 +78,19 @@ class Deployment(ABC):
     @abstractmethod
     def remove_messages(self) -> None:
         """Remove all messages stored in the broker."""
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """URLs of the APIs by name."""
+        return {"api": self.url}
+
+    def driver(self, clips: Sequence[Path]) -> OperationDriver:
+        """Create a driver of operations."""
+        return OperationDriver(self.url, clips, self.media)
+
+    def streams(self, _notes: Sequence[Video]) -> list[SearchStream]:
+        """Create the streams of requests of a round."""
+        return [SearchStream(self.url)]
 
     def pids(self, role: str) -> list[int]:
         """List the process IDs of a role."""

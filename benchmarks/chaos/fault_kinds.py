@@ -6,20 +6,25 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from celery import Celery
 
 from benchmarks.chaos.deployments import Deployment, send_signal
 from benchmarks.chaos.faulty_resources import DataVolume, TcpProxy
+from benchmarks.chaos.machines import APIS, OPERATOR, SPARE, MachinesDeployment
 from benchmarks.chaos.process_faults import KILL_POINTS, arm_kill_point, disarm, killed_process, shift_clock
+from benchmarks.chaos.service_client import NO_CATALOG
 
 _PAST_LEASE = 13.0  # seconds; leases in the deployments last ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
+OUTAGE_SECONDS = 30.0  # of a machine or its cable
+_ANY, _NO_ANSWER, _NO_VECTORS = ".*", r"\w*(Error|Timeout)\b", "degraded: "
 _START_SECONDS = 10.0  # for an API to load its snapshot while the database is unreachable
 
 
@@ -44,12 +49,16 @@ class Fault:
     restarts_api: bool = (
         False  # searches may fail until it is ready again; a kill point notes it in the context
     )
+    # API → pattern of reasons for which it may meanwhile give no complete answer
+    excuses: Mapping[str, str] = field(default_factory=dict)
     fails_tasks: bool = False  # a task may fail with a hint, and be retried by the operator
     needs: frozenset[str] = frozenset()  # kinds of operations, one of which the round must have; empty: none
 
 
 def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     """List the faults that this deployment and this machine permit."""
+    if isinstance(deployment, MachinesDeployment):
+        return _machine_faults(deployment)
     faults = [
         *(_process_fault(role) for role in ("learning worker", "probing worker", "api", "redis")),
         Fault("kill redis and lose its messages", _lose_messages),
@@ -80,6 +89,40 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
             Fault("clock jumps backward", lambda context: _jump(context, -1)),
         ]
     return faults
+
+
+def _machine_faults(machines: MachinesDeployment) -> list[Fault]:
+    everywhere = dict.fromkeys(APIS, _ANY)
+    faults = [
+        Fault("add a machine, take one away", lambda context: _replace_worker(context, machines)),
+        Fault("restart all machines in reverse order with other clocks", _kill_all, excuses=everywhere),
+    ]
+    for name in ("api2", "learner", "prober1", "redis", "postgres"):
+        excuses = {"api2": {name: _ANY}, "postgres": dict.fromkeys(APIS, NO_CATALOG)}.get(name, {})
+        off, on = partial(machines.power_off, name), partial(machines.power_on, name)
+        faults.append(Fault(f"no power for {name}", partial(_outage, off, on), excuses=excuses))
+    for (client, server), cable in machines.cables.items():
+        if client != SPARE and (client != OPERATOR or server in APIS):
+            reason = {"postgres": NO_CATALOG, "milvus": _NO_VECTORS}.get(server)
+            excuses = {server: _NO_ANSWER} if server in APIS else {client: reason} if reason else {}
+            kind = f"cut the cable from {client} to {server}"
+            faults.append(Fault(kind, partial(_outage, cable.cut, cable.restore), excuses=excuses))
+    return faults
+
+
+def _outage(begin: Callable[[], object], end: Callable[[], object], _context: FaultContext) -> bool:
+    begin()
+    time.sleep(OUTAGE_SECONDS)
+    end()
+    return True
+
+
+def _replace_worker(context: FaultContext, machines: MachinesDeployment) -> bool:
+    """Take a worker away until the end of the round, and add another one that stays."""
+    if SPARE not in machines.powered:
+        machines.power_on(SPARE)
+    machines.take_away("prober1")
+    return _outage(lambda: None, partial(machines.power_on, "prober1"), context)
 
 
 def _process_fault(role: str) -> Fault:

@@ -18,7 +18,7 @@ from typing import Any
 
 _BLOCK = 65_536
 _PG_SECONDS = 40.0  # for a start or a stop of PostgreSQL
-_VOLUME_SIZE = "512m"  # the estimate for a task alone is 256 MiB
+_SIZE = "512m"  # of a volume; the estimate for a task alone is 256 MiB
 
 
 class TcpProxy:
@@ -144,6 +144,17 @@ class PostgresServer:
         with contextlib.suppress(subprocess.SubprocessError):
             self._control(*options, "-l", str(self._folder / "log"), "start")
 
+    def command(self, address: str, port: int) -> list[str]:
+        """Stop the server, and build the command line that runs it for clients on the network of an address."""
+        self._server.cleanup()  # otherwise, it would stop whichever process has the postmaster's ID when this one ends
+        with (self._folder / "pg_hba.conf").open("a", encoding="utf-8") as rules:
+            rules.write("host all all all trust\n")
+        program = str(import_module("pgserver._commands").POSTGRES_BIN_PATH / "postgres")
+        user = self._server.system_user  # PostgreSQL refuses to run as root
+        command = ["setpriv", f"--reuid={user}", "--clear-groups", program] if user else [program]
+        where = ("-k", str(self._socket.parent), "-h", address, "-p", str(port))
+        return [*command, "-D", str(self._folder), *where]
+
     def stop(self) -> None:
         """Stop the server."""
         with contextlib.suppress(subprocess.SubprocessError):
@@ -169,10 +180,10 @@ class DataVolume:
     means files and folders without write permission.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: str = _SIZE) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self.is_limited = _mount("-t", "tmpfs", "-o", f"size={_VOLUME_SIZE}", "tmpfs", str(path))
+        self.is_limited = _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
 
     @contextmanager
     def full(self) -> Iterator[None]:

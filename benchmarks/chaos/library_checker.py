@@ -91,11 +91,11 @@ class ExpectedVideos:
 
 
 class LibraryChecker:
-    """Compares a library's index, its catalog and the acknowledged videos."""
+    """Compares a library's index, catalog and acknowledged videos; ``milvus`` is the URI of the vectors' server."""
 
-    def __init__(self, data: Path, catalog: CatalogReader) -> None:
+    def __init__(self, data: Path, catalog: CatalogReader, milvus: str = "") -> None:
         self._data, self._index = data, data / "index"
-        self._catalog = catalog
+        self._catalog, self._milvus = catalog, milvus
         self._manifest: dict[str, Any] = {}
         self._words: dict[str, Any] = {}
 
@@ -202,6 +202,9 @@ class LibraryChecker:
 
     def _check_vectors(self, entry: Mapping[str, Any], count: int) -> Iterator[str]:
         name = f"segment {entry['id'][:12]}"
+        if entry["place"]:
+            yield from self._check_remote_vectors(name, entry)
+            return
         try:
             index = faiss.read_index(str(self._index / "shards" / entry["id"] / "vectors.faiss"))
         except RuntimeError as error:
@@ -212,6 +215,22 @@ class LibraryChecker:
             return
         lengths = np.linalg.norm(index.reconstruct_n(0, count), axis=1)
         if not (np.abs(lengths - 1) < 0.01).all():
+            yield f"{name} has a vector whose length is not 1"
+
+    def _check_remote_vectors(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        """Check a segment whose vectors are in Milvus, where the first 15 digits of its ID are its number."""
+        from pymilvus import MilvusClient
+
+        collection, _, partition = entry["place"].removeprefix("milvus:").partition("/")
+        client = MilvusClient(self._milvus)
+        client.load_collection(collection)
+        where = {"filter": f"shard == {int(entry['id'][:15], 16)}", "partition_names": [partition]}
+        rows = client.query(collection, output_fields=["id", "vector"], consistency_level="Strong", **where)
+        client.close()
+        stored = self._read_ids("shards", entry, "ids.npy")
+        if stored is not None and sorted(row["id"] for row in rows) != sorted(stored.tolist()):
+            yield f"{name}: Milvus has {len(rows)} vectors instead of {len(stored)}, or others"
+        if any(abs(np.linalg.norm(row["vector"]) - 1) > 0.01 for row in rows):
             yield f"{name} has a vector whose length is not 1"
 
     def _read_ids(self, parent: str, entry: Mapping[str, Any], name: str) -> npt.NDArray[np.int64] | None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -33,8 +34,11 @@ from benchmarks.chaos.deployments import Deployment, EmbeddedDeployment, ServerD
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.faulty_resources import DataVolume
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
+from benchmarks.chaos.machines import MachinesDeployment, enter_own_network
 from benchmarks.chaos.service_client import (
+    NO_CATALOG,
     Answer,
+    EditStream,
     Operation,
     OperationDriver,
     RoundTimeout,
@@ -50,8 +54,9 @@ from benchmarks.ingest.embedded_service import NotReady, wait_until_ready
 _SUMS = {
     "struck": "struck",
     "searches": "searches",
+    "from the read cache": "cached_answers",
     "failed": "failed_searches",
-    "failed during a restart of the API": "excused_searches",
+    "excused": "excused_searches",
     "retried tasks": "retried_tasks",
     "violations": "violations",
 }
@@ -70,8 +75,9 @@ class FaultRecord:
     struck: bool = False  # a kill point may not be reached
     seconds: float = 0.0
     searches: int = 0
+    cached_answers: int = 0  # of searches, marked, while the catalog was unreachable
     failed_searches: list[str] = field(default_factory=list)
-    excused_searches: int = 0  # those that failed during a restart of the API
+    excused_searches: int = 0  # those, and edits, whose API was restarted, cut off or without a catalog
     retried_tasks: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
@@ -98,7 +104,13 @@ _ROUND_SECONDS = 600.0  # for a round's operations, and for recovery after them
 _PLAN_SEED = 1  # every run has the same operations; its seed selects the faults
 _OLD_SECONDS = 7200.0  # age that leftovers are given before the next round
 _SNAPSHOT_SECONDS = 60.0
-_DEPLOYMENTS: dict[str, type[Deployment]] = {"embedded": EmbeddedDeployment, "server": ServerDeployment}
+_USUAL_SECONDS = 10.0  # of a round without a reference
+_DEPLOYMENTS: dict[str, Callable[[Path, Path], Deployment]] = {
+    "embedded": EmbeddedDeployment,
+    "server": ServerDeployment,
+    "machines": MachinesDeployment,
+    "machines-milvus": partial(MachinesDeployment, milvus=True),
+}
 
 
 class Chaos:
@@ -114,8 +126,12 @@ class Chaos:
         self._counts: Counter[str] = Counter()
 
     def run(self, modes: Sequence[str], report: Callable[[], object]) -> None:
-        """Strike the faults, with a new library after each plan of rounds, on the deployments in turn."""
-        self._record_reference()
+        """Strike the faults, with a new library after each plan of rounds, on the deployments in turn.
+
+        Answers are compared with those of an undisturbed run; on machines alone, with those of the first API.
+        """
+        if not all("machines" in mode for mode in modes):
+            self._record_reference()
         library = 0
         while len(self.records) < self._faults:
             mode = modes[library % len(modes)]
@@ -126,11 +142,12 @@ class Chaos:
     @contextmanager
     def _library(self, name: str, mode: str) -> Iterator[tuple[Deployment, DataVolume, OperationDriver]]:
         folder = self._folder / name
-        volume = DataVolume(folder / "volume")
+        # Downloads, which only machines need, leave a gibibyte free.
+        volume = DataVolume(folder / "volume", *(["2g"] if "machines" in mode else []))
         deployment = _DEPLOYMENTS[mode](folder, volume.path / "data")
         try:
             deployment.start()
-            driver = OperationDriver(deployment.url, self._clips, deployment.media)
+            driver = deployment.driver(self._clips)
             yield deployment, volume, driver
             driver.close()
         finally:
@@ -144,7 +161,7 @@ class Chaos:
                 started = time.monotonic()
                 _finish(driver.start(operations, _ROUND_SECONDS))
                 seconds = time.monotonic() - started
-                _wait_for_snapshot(deployment)
+                _wait_for_snapshot(deployment.data, deployment.url)
                 self._reference.append((read_answers(deployment.url), seconds))
                 with deployment.catalog() as catalog:
                     violations = LibraryChecker(deployment.data, catalog).check(driver.expected)
@@ -158,13 +175,12 @@ class Chaos:
         driver: OperationDriver,
         report: Callable[[], object],
     ) -> None:
-        searches = SearchStream(deployment.url)
         for number, operations in enumerate(self._rounds):
             if len(self.records) >= self._faults:
                 break
-            if number == 1:  # the first round has nothing to search
-                searches.start()
-            record = self._run_round(deployment, volume, driver, searches, number, operations)
+            # The first round has nothing to search or to edit.
+            streams = deployment.streams(self._rounds[0][-1].videos) if number else []
+            record = self._run_round(deployment, volume, driver, streams, number, operations)
             self.records.append(record)
             report()
             if record.violations:
@@ -172,23 +188,25 @@ class Chaos:
                 evidence = self._folder / f"violation-{len(self.records)}"
                 shutil.copytree(deployment.data, evidence, ignore=_sockets, ignore_dangling_symlinks=True)
                 break  # later rounds would report the same damage again
-        searches.stop()
 
     def _run_round(
         self,
         deployment: Deployment,
         volume: DataVolume,
         driver: OperationDriver,
-        searches: SearchStream,
+        streams: Sequence[SearchStream],
         number: int,
         operations: Sequence[Operation],
     ) -> FaultRecord:
         rng = random.Random(f"{self._seed}-{len(self.records)}")
         fault = self._choose(available_faults(deployment, volume), operations, rng)
         is_point = fault.kind.startswith("kill at")
-        delay = 0.0 if is_point else round(rng.uniform(0, 0.9 * self._reference[number][1]), 2)
+        expected, usual = self._reference[number] if self._reference else (None, _USUAL_SECONDS)
+        delay = 0.0 if is_point else round(rng.uniform(0, 0.9 * usual), 2)
         record = FaultRecord(len(self.records), deployment.mode, fault.kind, number, delay)
-        started, searched, failed_before = time.monotonic(), searches.count, len(searches.failed)
+        started = time.monotonic()
+        for stream in streams:
+            stream.start()
         driver.failures.clear()
         running = driver.start(operations, _ROUND_SECONDS)
         context = FaultContext(deployment, volume, rng, lambda: all(one.done() for one in running))
@@ -200,22 +218,35 @@ class Chaos:
         except (NotReady, RoundTimeout) as error:
             record.violations += [str(error), *driver.refusals]
         _end(context.workers)
-        restarts_api = fault.restarts_api or context.has_ended_api
+        is_restart = fault.restarts_api or context.has_ended_api
+        excuses = dict.fromkeys(deployment.urls, ".*") if is_restart else fault.excuses
         try:
-            wait_until_ready(deployment.url)
+            for url in deployment.urls.values():
+                wait_until_ready(url)
+                _wait_for_snapshot(deployment.data, url)
         except NotReady as error:
             record.violations.append(str(error))
         recovered_at = time.monotonic()
+        for stream in streams:
+            stream.stop()
+            excuse = excuses.get(stream.api)
+            for failed in stream.failed:
+                is_during = failed.ended >= struck_at and failed.started <= recovered_at
+                if excuse and is_during and re.match(excuse, failed.reason):
+                    record.excused_searches += 1
+                else:
+                    record.failed_searches.append(f"{stream.api}: {failed.reason}")
+            if isinstance(stream, EditStream):
+                record.violations += stream.lost
+            else:
+                record.searches += stream.count
+                record.cached_answers += stream.cached
+                if excuse == NO_CATALOG and not stream.cached:
+                    record.violations.append(f"{stream.api} answered no search from its read cache")
         if not record.violations:  # the checks send requests
-            record.violations += self._check(deployment, driver, number, fault)
+            record.violations += self._check(deployment, driver, expected, fault)
         record.seconds = round(time.monotonic() - started, 1)
         record.retried_tasks = list(driver.failures)
-        record.searches = searches.count - searched
-        for failed in searches.failed[failed_before:]:
-            if restarts_api and failed.ended >= struck_at and failed.started <= recovered_at:
-                record.excused_searches += 1
-            else:
-                record.failed_searches.append(failed.reason)
         return record
 
     def _choose(self, faults: Sequence[Fault], operations: Sequence[Operation], rng: random.Random) -> Fault:
@@ -228,23 +259,29 @@ class Chaos:
         self._counts[fault.kind] += 1
         return fault
 
-    def _check(self, deployment: Deployment, driver: OperationDriver, number: int, fault: Fault) -> list[str]:
+    def _check(
+        self, deployment: Deployment, driver: OperationDriver, expected: list[Answer] | None, fault: Fault
+    ) -> list[str]:
         busy = driver.wait_until_idle(_ROUND_SECONDS)
         violations = [f"task {name} is not finished" for name in busy]
         with deployment.catalog() as catalog:
-            violations += LibraryChecker(deployment.data, catalog).check(driver.expected)
+            violations += LibraryChecker(deployment.data, catalog, deployment.milvus).check(driver.expected)
             violations += [] if driver.failures else check_epochs(catalog.epochs())
+            unread = catalog.rows("SELECT video_vector_id, note FROM readings WHERE state = 'failed'")
+        violations += [f"video {row['video_vector_id']} was not read: {row['note']}" for row in unread]
         if driver.failures and not fault.fails_tasks:
             violations += [f"a task failed: {reason}" for reason in driver.failures]
         violations += [f"unexpected response: {text}" for text in driver.refusals]
         driver.refusals.clear()
-        _wait_for_snapshot(deployment)
-        answers = read_answers(deployment.url)
-        differences = compare_answers(self._reference[number][0], answers)
-        violations += differences[:3]
-        if len(differences) > 3:
-            numbers = ", ".join(text.split(",")[0].removeprefix("query ") for text in differences)
-            violations.append(f"{len(differences)} of 50 queries are answered differently: {numbers}")
+        for api, url in deployment.urls.items():
+            _wait_for_snapshot(deployment.data, url)
+            answers = read_answers(url, deployment.headers, deployment.root)
+            expected = expected or answers
+            differences = compare_answers(expected, answers)
+            violations += [f"{api}: {text}" for text in differences[:3]]
+            if len(differences) > 3:
+                numbers = ", ".join(text.split(",")[0].removeprefix("query ") for text in differences)
+                violations.append(f"{len(differences)} of 50 queries are answered differently: {numbers}")
         _age_leftovers(deployment.data)
         return violations
 
@@ -256,13 +293,13 @@ def _finish(running: Sequence[Future[None]]) -> None:
         operation.result()
 
 
-def _wait_for_snapshot(deployment: Deployment) -> None:
-    """Wait until the API searches the newest index generation, with the catalog instead of its copy."""
+def _wait_for_snapshot(data: Path, url: str) -> None:
+    """Wait until an API searches the newest index generation, with the catalog instead of its copy."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while time.monotonic() < deadline:
-        manifest = json.loads((deployment.data / "index" / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((data / "index" / "manifest.json").read_text(encoding="utf-8"))
         with suppress(httpx.HTTPError):
-            ready = httpx.get(f"{deployment.url}/readyz", trust_env=False, timeout=10).json()
+            ready = httpx.get(f"{url}/readyz", trust_env=False, timeout=10).json()
             is_newest = ready.get("generation") == manifest["generation"]
             if is_newest and ready["checks"]["database"] == "ok":
                 return
@@ -300,12 +337,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.run_chaos", description=__doc__)
     parser.add_argument("--faults", type=int, default=200, help="number of faults (200)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (1)")
-    parser.add_argument("--modes", default="embedded,server", help="embedded, server, or both")
+    names = ", ".join(_DEPLOYMENTS)
+    parser.add_argument("--modes", default="embedded,server", help=f"deployments in turn, of {names}")
     parser.add_argument("--kind", default="", help="strike only faults whose name matches this pattern")
     parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")
     parser.add_argument("--folder", type=Path, help="folder of the run, which keeps its files")
     options = parser.parse_args(arguments)
+    notes = "machines" in options.modes
+    if notes:
+        is_inside = enter_own_network()
+        print(
+            "cables:", "virtual devices" if is_inside else "proxies, since namespaces are refused", flush=True
+        )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes, too
     rows: list[list[str | int]] = []
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:

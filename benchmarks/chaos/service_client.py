@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -36,11 +38,13 @@ class RoundTimeout(Exception):
 class OperationDriver:
     """Runs operations over HTTP, and collects acknowledged videos, errors of retried tasks, and odd responses."""
 
-    def __init__(self, url: str, clips: Sequence[Path], media: Path) -> None:
+    root = ""  # of the URIs of videos
+
+    def __init__(self, url: str, clips: Sequence[Path], media: Path, headers: Mapping[str, str] = {}) -> None:
         self.expected = ExpectedVideos()
         self.failures: list[str] = []
         self.refusals: Counter[str] = Counter()
-        self._http = httpx.Client(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False, headers=headers)
         self._clips, self._media = clips, media
         self._tasks: dict[str, str] = {}  # domain → its task's ID
         self._lock = threading.Lock()
@@ -126,16 +130,11 @@ class OperationDriver:
         self._finish([task["id"] for task in tasks if task["upgrades"] and task["into"] == domain][-1])
 
     def _sync(self, operation: Operation) -> None:
-        source = self._media / operation.domain
-        source.mkdir(exist_ok=True)
         uris = set()
         for video in operation.videos:
             name = "-".join((*video.captions[0].split(), str(video.number))) + ".mp4"
-            staged = source / f".{name}"
-            shutil.copyfile(self._clips[video.number], staged)
-            staged.rename(source / name)
-            uris.add(f"{operation.domain}/{name}")
-        names = {"name": operation.domain, "source": operation.domain}
+            uris.add(self._store(video.number, f"{operation.domain}/{name}"))
+        names = {"name": operation.domain, "source": self.root + operation.domain}
         body = {**names, "every_seconds": 3600, "captions_from_names": True}
         while True:
             previous = self._last_run(operation.domain)
@@ -167,14 +166,18 @@ class OperationDriver:
         return True
 
     def _entry(self, video: Video, domain: str) -> dict[str, Any]:
-        folder = self._media / f"{domain}-files"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"{video.number}.mp4"
-        if not path.exists():
-            shutil.copyfile(self._clips[video.number], path)
         split = ("train", "train", "train", "val", "test")[video.number % 5]
-        uri = f"{domain}-files/{path.name}"
+        uri = self._store(video.number, f"{domain}-files/{video.number}.mp4")
         return {"id": video.id, "uri": uri, "captions": list(video.captions), "split": split}
+
+    def _store(self, number: int, name: str) -> str:
+        """Store a clip where the service finds it by a name, and return its URI."""
+        path = self._media / name
+        path.parent.mkdir(exist_ok=True)
+        staged = path.with_name(f".{path.name}")
+        shutil.copyfile(self._clips[number], staged)
+        staged.rename(path)
+        return name
 
     def _create(self, route: str, body: Mapping[str, Any], key: str) -> str:
         response = self._request("POST", route, json=body, headers={"Idempotency-Key": key})
@@ -302,7 +305,7 @@ def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:
     """
     plan = _Plan(random.Random(seed))
     return [
-        (plan.ingest("harbor", 10),),
+        (plan.ingest("harbor", 10), plan.ingest("notes", 8)),  # whose captions may be edited
         (plan.ingest("street", large), plan.append("harbor", 4)),
         (Operation("upgrade", "harbor"),),
         (Operation("undo", "harbor"), plan.append("street", 4)),
@@ -321,6 +324,7 @@ _INTERVAL = 0.25
 _TIMEOUT = 20.0
 _DEPTH = 20
 _TOLERANCE = 2e-6  # of a score: batches of different sizes round float32 sums differently
+NO_CATALOG = "503 with Retry-After"
 
 Answer = list[tuple[str, float]]
 
@@ -334,12 +338,14 @@ class FailedSearch(NamedTuple):
 
 
 class SearchStream:
-    """Sends the fixed queries in turn, each on a new connection, until it is stopped."""
+    """Sends the fixed queries to an API in turn, each on a new connection, until it is stopped."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api: str = "api", headers: Mapping[str, str] | None = None) -> None:
+        self.api = api
         self.count = 0
+        self.cached = 0  # answers from the read cache, marked, while the catalog is unreachable
         self.failed: list[FailedSearch] = []
-        self._url = url
+        self._url, self._headers = url, headers
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
 
@@ -358,32 +364,74 @@ class SearchStream:
             if self._stopped.wait(_INTERVAL):
                 return
             started = time.monotonic()
-            if reason := self._search(text):
+            if reason := self._send(text):
                 self.failed.append(FailedSearch(started, time.monotonic(), reason))
             self.count += 1
 
-    def _search(self, text: str) -> str:
+    def _send(self, text: str) -> str:
         """Send a search; returns why it has no complete answer, or an empty text."""
-        url, query = f"{self._url}/search", {"q": text}
+        fields: dict[str, Any] = {"params": {"q": text}, "headers": self._headers, "timeout": _TIMEOUT}
         try:
-            response = httpx.get(url, params=query, trust_env=False, timeout=_TIMEOUT)
+            response = httpx.get(f"{self._url}/search", trust_env=False, **fields)
         except httpx.HTTPError as error:
             return repr(error)
         if response.status_code != httpx.codes.OK:
             return f"{response.status_code} {response.text[:200]}"
-        degraded = response.json()["degraded"]
-        return f"degraded: {degraded}" if degraded else ""
+        answer = response.json()
+        self.cached += bool(answer.get("metadata_as_of"))
+        return f"degraded: {answer['degraded']}" if answer["degraded"] else ""
 
 
-def read_answers(url: str) -> list[Answer]:
-    """Read an API's answers to the fixed queries: URIs and scores of the results; synced videos have random IDs."""
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+class EditStream(SearchStream):
+    """Sends new captions of videos that nothing else changes until it is stopped; then it restores them."""
+
+    def __init__(self, url: str, api: str, headers: Mapping[str, str], videos: Sequence[Video]) -> None:
+        super().__init__(url, api, headers)
+        self.lost: list[str] = []  # acknowledged edits that were lost
+        self._videos = videos
+        self._captions = {video.id: [video.captions] for video in videos}  # one of which a video has
+        # Otherwise, the kernel would send a request that timed out as soon as its network is back.
+        options = [(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))]
+        transport = httpx.HTTPTransport(socket_options=options)
+        self._http = httpx.Client(
+            transport=transport, base_url=url, headers=headers, timeout=_REQUEST_SECONDS
+        )
+
+    def stop(self) -> None:
+        super().stop()
+        for video in self._videos:
+            captions = tuple(self._http.get(f"/videos/{video.id}").json()["captions"])
+            if captions not in self._captions[video.id]:
+                self.lost.append(f"{video.id} has {captions}, none of {self._captions[video.id]}")
+            self.lost += filter(None, [self._edit(video, video.captions)])
+        self._http.close()
+
+    def _send(self, text: str) -> str:
+        number = self.count % len(self._videos)
+        return self._edit(self._videos[number], (f"{text}, edit {time.monotonic_ns()}",))
+
+    def _edit(self, video: Video, captions: tuple[str, ...]) -> str:
+        self._captions[video.id].append(captions)  # without an answer, it may have taken effect
+        try:
+            response = self._http.patch(f"/videos/{video.id}", json={"captions": captions})
+        except httpx.HTTPError as error:
+            return repr(error)
+        if response.is_success:
+            self._captions[video.id] = [captions]
+            return ""
+        is_refused = response.status_code == 503 and "Retry-After" in response.headers
+        return NO_CATALOG if is_refused else f"edit: {response.status_code} {response.text[:200]}"
+
+
+def read_answers(url: str, headers: Mapping[str, str] | None = None, root: str = "") -> list[Answer]:
+    """Read an API's answers to the fixed queries: URIs below a root and scores; synced videos have random IDs."""
+    with httpx.Client(base_url=url, timeout=60, trust_env=False, headers=headers) as http:
         answers = []
         for text in QUERIES:
             response = http.get("/search", params={"q": text, "k": _DEPTH, "routes": "all"})
             response.raise_for_status()
             results: list[dict[str, Any]] = response.json()["results"]
-            answers.append([(result["uri"], float(result["score"])) for result in results])
+            answers.append([(result["uri"].removeprefix(root), float(result["score"])) for result in results])
     return answers
 
 
