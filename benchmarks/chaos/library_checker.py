@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -47,6 +48,12 @@ class CatalogReader:
     def videos(self) -> list[dict[str, Any]]:
         """List the videos by vector ID."""
         return self.rows("SELECT vector_id, id, task_id, uri, status, reason FROM videos ORDER BY vector_id")
+
+    def last_edit(self) -> int:
+        """Get the number of the last edit; in PostgreSQL, numbers are a counter and the ID of a transaction."""
+        is_sqlite = isinstance(self._connection, sqlite3.Connection)
+        transaction = "0" if is_sqlite else "txid_snapshot_xmax(txid_current_snapshot())"
+        return int(self.rows(f"SELECT last_edit + {transaction} AS number FROM edits")[0]["number"])
 
     def epochs(self) -> dict[str, list[int]]:
         """Map each task ID to the epochs that its training reported, in the order in which they were stored."""
@@ -162,9 +169,9 @@ class LibraryChecker:
 
     def _check_words(self) -> Iterator[str]:
         """Check that the words, if they were written, have no edit that the catalog lacks."""
-        (counter,) = self._catalog.rows("SELECT last_edit FROM edits")
-        if self._words.get("edit", 0) > counter["last_edit"]:
-            yield f"the words contain edit {self._words['edit']}, and the catalog ends with {counter['last_edit']}"
+        last = self._catalog.last_edit()
+        if self._words.get("edit", 0) > last:
+            yield f"the words contain edit {self._words['edit']}, and the catalog ends with {last}"
 
     def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
         """Check that every vector is in one segment; returns the live whole-video IDs of each task.
