@@ -59,6 +59,7 @@ class Deployment(ABC):
             path.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.urls = {"api": self.url}  # by name of the API
         self.postgres: PostgresServer | None = None  # otherwise, the catalog is a file
         self.networks: dict[str, TcpProxy] = {}  # role → network between its processes and the database
         self._log = folder / "service.log"
@@ -78,11 +79,6 @@ class Deployment(ABC):
     @abstractmethod
     def remove_messages(self) -> None:
         """Remove all messages stored in the broker."""
-
-    @property
-    def urls(self) -> dict[str, str]:
-        """URLs of the APIs by name."""
-        return {"api": self.url}
 
     def driver(self, clips: Sequence[Path]) -> OperationDriver:
         """Create a driver of operations."""

@@ -146,6 +146,7 @@ class MachinesDeployment(Deployment):
         self.cables: dict[tuple[str, str], Cable] = {
             pair: kind(number, *pair, ports[pair[1]]) for number, pair in enumerate(pairs)
         }
+        self.urls = {name: f"http://{self.cables[OPERATOR, name].endpoint}" for name in APIS}
         self.url = self.urls[APIS[0]]
         self.milvus = f"http://{self.cables[OPERATOR, 'milvus'].endpoint}" if milvus else ""
         self._clock = folder / "clock.so"
@@ -157,10 +158,6 @@ class MachinesDeployment(Deployment):
         self._lock, self._stopping = threading.RLock(), threading.Event()
         self._watcher = threading.Thread(target=self._restart_ended, daemon=True, name="restarts")
         (folder / "redis").mkdir()
-
-    @property
-    def urls(self) -> dict[str, str]:
-        return {name: f"http://{self.cables[OPERATOR, name].endpoint}" for name in APIS}
 
     def driver(self, clips: Sequence[Path]) -> OperationDriver:
         driver = _ObjectDriver(self.url, clips, self.media, self.headers)
