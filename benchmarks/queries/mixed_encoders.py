@@ -6,8 +6,9 @@ Every second domain, in order of name, has the other encoder, then the remaining
 video is searched in all domains of each library. In fold f, the videos whose file name has a SHA-256 that modulo 5 is f
 are hidden; with five folds, every video is.
 
-With ``--answers N``, N captions of the first half are searched before and after the second half is learned with the
-other encoder. Counted are those whose first ten stay: in the caption's domain, and, apart from added clips, in all.
+``--answers N`` captions of the first half are also searched before and after the second half is learned with the other
+encoder, without its captions and with them, which change how rare a word is. Counted are those whose first ten stay, in
+the caption's domain and, apart from added clips, among all domains.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +63,20 @@ def compare_answers(
     """Count the captions whose answers stay the same when the second half is learned."""
     library = hide_videos(read_domains(folders, work / "media"), 0)
     old = {name: library[name] for name in sorted(library)[::2]}
-    added = dict.fromkeys(library.keys() - old.keys(), other)
+    added = {name: videos for name, videos in library.items() if name not in old}
+    silent = {name: [replace(video, stored=()) for video in videos] for name, videos in added.items()}
     hidden = caption_queries(old, ["hidden"], count // 4, 0)
     drawn = [*hidden, *caption_queries(old, ["learned"], count - len(hidden), 0)]
     questions = [Question(query.text, domain) for query in drawn for domain in (query.domain, None)]
-    before, after = (_search(part, questions, work, backbone, added) for part in (old, library))
-    remaining = [[clip for clip in top if clip.partition(".")[0] in old] for top in after]
-    are_equal = [top == earlier[: len(top)] for top, earlier in zip(remaining, before, strict=True)]
-    return {
-        "captions": len(drawn),
-        "equal in their domain": sum(are_equal[::2]),
-        "equal among all domains, without the added ones": sum(are_equal[1::2]),
-    }
+    counts = {"captions": len(drawn)}
+    before = _search(old, questions, work, backbone, {})
+    for texts, part in (("without captions", silent), ("with captions", added)):
+        after = _search(old | part, questions, work, backbone, dict.fromkeys(part, other))
+        remaining = [[clip for clip in top if clip.partition(".")[0] in old] for top in after]
+        are_equal = [top == earlier[: len(top)] for top, earlier in zip(remaining, before, strict=True)]
+        counts[f"{texts}: equal in their domain"] = sum(are_equal[::2])
+        counts[f"{texts}: equal among all domains"] = sum(are_equal[1::2])
+    return counts
 
 
 def _search(
