@@ -284,7 +284,7 @@ class Lump(ReplayMethod):
             return self.contrastive_loss(*self.encode(frames, ids))
         partners = torch.arange(len(ids)) % len(past["ids"])
         share = float(Beta(self.config.mixup, self.config.mixup).sample())
-        mixed = torch.lerp(past["frames"][partners].float(), frames.float(), share)
+        mixed = torch.lerp(past["frames"][partners].float(), frames.float(), share).round().byte()
         queries, videos = self.encode(mixed, ids)
         past_queries = self.encode_ids(past["ids"][partners])
         mixed_queries = F.normalize(torch.lerp(past_queries, queries, share), dim=-1)

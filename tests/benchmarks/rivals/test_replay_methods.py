@@ -251,7 +251,7 @@ def test_lump_mixes_pixels_and_query_vectors_with_one_share(backbone: Backbone) 
     for i, j in enumerate(order):
         query = share * current[i] + (1 - share) * old[j]
         queries.append(query / query.norm())
-        mixed.append(share * frames[i].float() + (1 - share) * past["frames"][j].float())
+        mixed.append((share * frames[i].float() + (1 - share) * past["frames"][j].float()).round().byte())
     videos = encode_frames(method.model, torch.stack(mixed))[0]
     torch.testing.assert_close(loss, in_task_loss(torch.stack(queries), videos, 20.0), rtol=1e-4, atol=1e-4)
 
