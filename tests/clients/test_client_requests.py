@@ -184,8 +184,12 @@ def test_pause_is_that_of_the_service(pauses: list[float]) -> None:
 
 
 def test_requests_carry_the_number_of_the_last_edit() -> None:
-    answers = [httpx.Response(204, headers=[("Cinestrata-Change-Sequence", n)]) for n in ("12", "9")]
-    client, requests = _answering_client([*answers, httpx.Response(200, json={})])
+    deleted = {"deleted": [], "not_found": []}
+    answers = [
+        httpx.Response(200, json=deleted, headers=[("Cinestrata-Change-Sequence", number)])
+        for number in ("12", "9")
+    ]
+    client, requests = _answering_client([*answers, httpx.Response(200, json={"status": "ok"})])
     client.delete_video("x")
     client.delete_video("y")
     client.livez()
