@@ -324,6 +324,7 @@ _INTERVAL = 0.25
 _TIMEOUT = 20.0
 _DEPTH = 20
 _TOLERANCE = 2e-6  # of a score: batches of different sizes round float32 sums differently
+_SETTLE_SECONDS = 5.0  # in which routing profiles follow edits, which takes about one
 NO_CATALOG = "503 with Retry-After"
 
 Answer = list[tuple[str, float]]
@@ -405,6 +406,7 @@ class EditStream(SearchStream):
                 self.lost.append(f"{video.id} has {captions}, none of {self._captions[video.id]}")
             self.lost += filter(None, [self._edit(video, video.captions)])
         self._http.close()
+        time.sleep(_SETTLE_SECONDS)
 
     def _send(self, text: str) -> str:
         number = self.count % len(self._videos)
