@@ -266,7 +266,7 @@ def test_recent_segment_is_searched_with_strong_consistency(
     task = open_shard_of(store)
     task.search(unit(1)[0], 1)
     written = store.shard_folder(shard.id).stat().st_mtime
-    monkeypatch.setattr(milvus_vector_store.time, "time", lambda: written + 61)
+    monkeypatch.setattr(milvus_vector_store.time, "time", lambda: written + 121)
     task.search(unit(1)[0], 1)
     assert levels == ["Strong", "Bounded"]
 
