@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,27 +21,29 @@ from index.arrays import Ids, Vectors, batches, moment_ids
 from media import FrameSize, MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 from trainer.task_data import Clip, read_ahead
 
-BATCH = 32  # fixed, so that repeated runs give the same bits
+_BATCH = 32  # fixed, so that repeated runs give the same bits
 
 
 def embed_clips(
-    encode: Callable[[Tensor], Tensor],
+    encode: Callable[[Any], Tensor],
     clips: Sequence[Clip],
     *,
+    read: Callable[[Sequence[Clip]], Any] | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> Vectors:
     """Embed clips as unit vectors ``[n, dim]``, in their order.
 
     Args:
-        encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
+        encode: Video encoder, ``uint8 [n, M, H, W, 3]``, or what ``read`` returns for n clips, to ``[n, dim]``.
+        read: See :func:`~trainer.task_data.read_ahead`.
         report: Called after each batch with the number of videos embedded so far.
 
     Raises:
         FramesMissing: The frames of a video are gone; the message names the video.
     """
     parts: list[Vectors] = []
-    for _, frames in read_ahead(batches(clips, BATCH)):
-        parts.append(encode(frames).float().cpu().numpy())
+    for _, content in read_ahead(batches(clips, _BATCH), read):
+        parts.append(encode(content).float().cpu().numpy())
         report(sum(map(len, parts)))
     return np.concatenate(parts)
 
@@ -106,7 +109,7 @@ def embed_moments(
     Raises:
         OSError: The scratch file cannot be written.
     """
-    done, size_of_part = 0, max(1, min(BATCH, MAX_DECODED_FRAMES // frames))
+    done, size_of_part = 0, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames))
     try:
         with VideoDecoder(limits) as decoder:
             for video in videos:

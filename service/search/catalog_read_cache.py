@@ -186,7 +186,7 @@ class CatalogReadCache:
             self._words.follow_edits(required)
         if cached is None or (required is not None and cached.has(required)):
             return
-        number = self._reads.read(read_last_edit)
+        number = cached.edit if required is not None else self._reads.read(read_last_edit)
         found = self._reads.read(lambda: read_edited_videos(cached.edit, required))
         new = [video for video, edit in found.items() if cached.edited.get(video, (None,))[0] != edit]
         if len(new) + len(cached.edited) > _MAX_EDITED:  # the rows of their domains are read again

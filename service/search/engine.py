@@ -271,10 +271,10 @@ class SearchEngine:
     async def search_async(self, query: SearchQuery) -> SearchResponse:
         """Run :meth:`search` without blocking the event loop. Concurrent searches share batches."""
         (request,) = parse_requests([query], self.settings)
-        if required_edit():  # before the batch, which others share
-            await self.scheduler.run_blocking(self._follow_caller)
         # Filters and earlier releases may need a read, which must not delay the other searches in the batch.
         if request.cursor is None and request.filter is NO_FILTER:
+            if required_edit():  # before the batch, which others share
+                await self.scheduler.run_blocking(self._follow_caller)
             try:
                 return await self.scheduler.submit(request)
             except UnknownTask:  # the snapshot may lag behind the catalog

@@ -289,7 +289,7 @@ class LibraryWords:
         videos, edit, later = self.texts.videos, self.texts.edit, self.texts.later
         if edit is None or (required is not None and (required <= edit or required in later.values())):
             return
-        number = self._reads.read(read_last_edit)
+        number = edit if required is not None else self._reads.read(read_last_edit)
         if required is None and number <= edit:
             return
         edited = self._reads.read(lambda: read_edited_videos(edit, required))

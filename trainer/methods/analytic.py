@@ -46,8 +46,8 @@ from trainer.methods.shared.closed_form import (
     choose_penalty,
     fit_ridge,
 )
-from trainer.task_data import Clip, Pair, load_frames, pinned, read_ahead
-from trainer.video_embedding import BATCH
+from trainer.task_data import Clip, Pair, load_frames, pinned
+from trainer.video_embedding import embed_clips
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per text-tower forward
@@ -251,22 +251,20 @@ class Analytic(Method):
     ) -> Vectors:
         """Embed clips; the frames of those that were observed or embedded before are not read again."""
 
-        def read(chunk: Sequence[Clip]) -> tuple[list[Clip], Tensor | None]:
+        def read(chunk: Sequence[Clip]) -> tuple[Sequence[Clip], list[Clip], Tensor | None]:
             missing = [clip for clip in chunk if clip.frames_path not in self._features]
-            return missing, pinned(load_frames(missing)) if missing else None
+            return chunk, missing, pinned(load_frames(missing)) if missing else None
 
-        parts: list[Vectors] = []
-        for chunk, (missing, frames) in read_ahead(batches(clips, BATCH), read):
-            computed = [] if frames is None else [*self._video_features(frames, missing)]
-            features = {clip.frames_path: row for clip, row in zip(missing, computed, strict=True)}
-            features |= {
-                path: self._features[path] for clip in chunk if (path := clip.frames_path) not in features
-            }
-            rows = torch.stack([features[clip.frames_path] for clip in chunk])
-            vectors = apply_video_map(self._video_map, self.backbone, rows, self._layout)
-            parts.append(vectors.float().cpu().numpy())
-            report(sum(map(len, parts)))
-        return np.concatenate(parts)
+        def encode(content: tuple[Sequence[Clip], list[Clip], Tensor | None]) -> Tensor:
+            chunk, missing, frames = content
+            new = [] if frames is None else [*self._video_features(frames, missing)]
+            # The features of very many videos are not all kept.
+            features = {clip.frames_path: row for clip, row in zip(missing, new, strict=True)}
+            paths = [clip.frames_path for clip in chunk]
+            rows = [features[path] if path in features else self._features[path] for path in paths]
+            return apply_video_map(self._video_map, self.backbone, torch.stack(rows), self._layout)
+
+        return embed_clips(encode, clips, read=read, report=report)
 
     def video_tensors(self) -> dict[str, Tensor]:
         video = {f"video.{name}": array for name, array in self._video_map.tensors().items()}
