@@ -62,6 +62,7 @@ class Deployment(ABC):
         self.urls = {"api": self.url}  # by name of the API
         self.postgres: PostgresServer | None = None  # otherwise, the catalog is a file
         self.networks: dict[str, TcpProxy] = {}  # role → network between its processes and the database
+        self.messages = folder / "redis"  # stored messages of the broker
         self._log = folder / "service.log"
 
     @abstractmethod
@@ -76,9 +77,10 @@ class Deployment(ABC):
     def kill_all(self) -> None:
         """Kill all processes, and wait until the API is ready again."""
 
-    @abstractmethod
     def remove_messages(self) -> None:
         """Remove all messages stored in the broker."""
+        for path in self.messages.iterdir():
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def driver(self, clips: Sequence[Path]) -> OperationDriver:
         """Create a driver of operations."""
@@ -125,16 +127,13 @@ class EmbeddedDeployment(Deployment):
     def __init__(self, folder: Path, data: Path) -> None:
         super().__init__(folder, data)
         self.broker_url = f"redis+socket://{self.data / 'run' / 'redis.sock'}"
+        self.messages = data / "run" / "redis"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         command = [*COMMAND, "up", "--data", str(self.data), "--port", str(self.port)]
         self._process = self.launch(command, process_environment(self.faults, self.settings()))
         wait_until_ready(self.url, self._process)
-
-    def remove_messages(self) -> None:
-        shutil.rmtree(self.data / "run" / "redis", ignore_errors=True)
-        (self.data / "run" / "redis").mkdir(exist_ok=True)
 
     def kill_all(self) -> None:
         """Kill the supervisor and all processes with it, then start the service again."""
@@ -164,15 +163,14 @@ class ServerDeployment(Deployment):
 
     def __init__(self, folder: Path, data: Path) -> None:
         super().__init__(folder, data)
-        self._messages = folder / "redis"
-        self._messages.mkdir(exist_ok=True)
+        self.messages.mkdir(exist_ok=True)
         redis_port = free_port()
         self.broker_url = f"redis://127.0.0.1:{redis_port}/0"
         self.postgres = PostgresServer.create(folder / "postgres")
         if self.postgres is not None:
             self.networks = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
         self._commands: dict[str, list[str]] = {
-            "redis": redis_command(redis_port, self._messages),
+            "redis": redis_command(redis_port, self.messages),
             "api": [*COMMAND, "serve", "--port", str(self.port)],
             "cpu": [*COMMAND, "worker", "--queue", "cpu"],
             "gpu": [*COMMAND, "worker", "--queue", "gpu"],
@@ -190,10 +188,6 @@ class ServerDeployment(Deployment):
             self._start(name)
         self._watcher.start()
         wait_until_ready(self.url)
-
-    def remove_messages(self) -> None:
-        for path in self._messages.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def kill_all(self) -> None:
         """Kill all processes except the database server, and wait until the API is ready again."""

@@ -124,7 +124,7 @@ class MachinesDeployment(Deployment):
         host = "0.0.0.0" if self._is_namespaced else "127.0.0.1"  # noqa: S104 (of a namespace)
         addresses = {name: ("--host", host, "--port", str(port)) for name, port in ports.items()}
         scripts = Path(sys.executable).parent
-        redis = redis_command(ports["redis"], folder / "redis")
+        redis = redis_command(ports["redis"], self.messages)
         self._postgres_port = ports["postgres"]
         self._commands = {
             "postgres": postgres.command(host, ports["postgres"]),
@@ -157,7 +157,7 @@ class MachinesDeployment(Deployment):
         self.powered: dict[str, subprocess.Popen[bytes]] = {}
         self._lock, self._stopping = threading.RLock(), threading.Event()
         self._watcher = threading.Thread(target=self._restart_ended, daemon=True, name="restarts")
-        (folder / "redis").mkdir()
+        self.messages.mkdir()
 
     def driver(self, clips: Sequence[Path]) -> OperationDriver:
         driver = _ObjectDriver(self.url, clips, self.media, self.headers)
@@ -219,9 +219,6 @@ class MachinesDeployment(Deployment):
             self.power_off(name)
         for name in reversed(names):
             self.power_on(name)
-
-    def remove_messages(self) -> None:
-        raise NotImplementedError
 
     def stop(self) -> None:
         self._stopping.set()
