@@ -179,7 +179,7 @@ class Chaos:
             if len(self.records) >= self._faults:
                 break
             # The first round has nothing to search or to edit.
-            streams = deployment.streams(self._rounds[0][-1].videos) if number else []
+            streams = deployment.streams(self._rounds[0][0].videos) if number else []
             record = self._run_round(deployment, volume, driver, streams, number, operations)
             self.records.append(record)
             report()

@@ -88,7 +88,7 @@ def test_armed_point_ends_one_process_after_the_call(tmp_path: Path) -> None:
     assert _run(tmp_path, code).stdout.endswith("done\n")
 
 
-FAULTS = 6  # one for each of the first rounds of operations, of which the last one relearns a domain
+FAULTS = 7  # one for each of the first rounds of operations, of which the last one relearns a domain
 
 
 @pytest.mark.timeout(7200)

@@ -79,7 +79,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
     ("error", "reason", "hint"),
     [
         (MemoryError(), "Out of memory", "batch_size"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Not enough memory", "batch_size"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Out of memory", "batch_size"),
         (
             torch.AcceleratorError("CUDA error: no CUDA-capable device is detected"),
             "The worker's GPU failed (CUDA error: no",
