@@ -40,12 +40,10 @@ class CtvrSource(StrictModel):
     """Categories of a published data set, grouped into tasks (ctvr-ffa-tame, section 4.1)."""
 
     kind: Literal["ctvr"]
-    facts: str = Field(description="File beside the protocols: videos, captions and clip times by category.")
+    facts: str  # file beside the protocols: videos, captions and clip times by category
     categories_per_task: int = Field(ge=1)
-    captions: str | None = Field(
-        default=None, description="File with the training captions, in the folder of the videos."
-    )
-    needs: str = Field(description="Description of the files to download.")
+    captions: str | None = None  # file with the training captions, in the folder of the videos
+    needs: str  # description of the files to download
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """Yield the first ``count`` tasks; raise ProtocolError if a file is missing, with its name and folder."""
@@ -197,21 +195,17 @@ def parse_variant(text: str) -> MethodVariant:
 class Protocol(StrictModel):
     """Content of a protocol file."""
 
-    name: str = Field(description="Name of the protocol; by default that of its file.")
-    title: str = Field(description="Title in reports.")
-    source: CtvrSource = Field(description="Source of the videos, which defines the tasks.")
-    backbone: str = Field(description="Name of the backbone.")
-    frames: int | None = Field(default=None, ge=1, description="Frames per video; None: the backbone's.")
-    prior: float = Field(
-        default=DEFAULT_PRIOR,
-        ge=0,
-        description="Routing prior in the global gallery; 0 merges raw cosines, as in the papers.",
-    )
-    seeds: int = Field(default=3, ge=1, description="Number of seeds per method.")
-    settings: dict[str, Scalar] = Field(default_factory=dict, description="Settings of every method.")
-    recipes: dict[str, dict[str, Scalar]] = Field(
-        default_factory=dict, description="Settings of single methods, over those of every method."
-    )
+    name: str  # by default that of its file
+    title: str  # in reports
+    source: CtvrSource  # defines the tasks
+    backbone: str
+    frames: int | None = Field(default=None, ge=1)  # per video; None: the backbone's
+    # routing prior in the global gallery; 0 merges raw cosines, as in the papers
+    prior: float = Field(default=DEFAULT_PRIOR, ge=0)
+    seeds: int = Field(default=3, ge=1)  # per method
+    settings: dict[str, Scalar] = Field(default_factory=dict)  # of every method
+    # of single methods, over those of every method
+    recipes: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
 
     def complete(self, variant: MethodVariant) -> MethodVariant:
         """Add the protocol's settings to a variant's; the method's recipe supplies all others."""

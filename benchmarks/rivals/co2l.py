@@ -19,16 +19,12 @@ _JITTERED_SHARE = 0.8  # share of views with color jitter (published code)
 class Co2lConfig(ReplayConfig):
     """Settings of Co2L; the defaults are those of the paper and its published code."""
 
-    distillation: float = Field(default=1.0, ge=0, le=100, description="λ, weight of the relations")
-    relation_temperature: float = Field(default=0.2, gt=0, le=10, description="κ, of the current model")
-    past_temperature: float = Field(default=0.01, gt=0, le=10, description="κ*, of the model before the task")
-    jitter: float = Field(
-        default=0.4,
-        ge=0,
-        le=1,
-        description="strength of brightness, contrast and saturation jitter; hue: a quarter of it",
-    )
-    gray: float = Field(default=0.2, ge=0, le=1, description="share of grayscale views")
+    distillation: float = Field(default=1.0, ge=0, le=100)  # λ, weight of the relations
+    relation_temperature: float = Field(default=0.2, gt=0, le=10)  # κ, of the current model
+    past_temperature: float = Field(default=0.01, gt=0, le=10)  # κ*, of the model before the task
+    # strength of brightness, contrast and saturation jitter; hue: a quarter of it
+    jitter: float = Field(default=0.4, ge=0, le=1)
+    gray: float = Field(default=0.2, ge=0, le=1)  # share of grayscale views
 
 
 class Co2l(ReplayMethod):

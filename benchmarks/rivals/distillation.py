@@ -26,8 +26,8 @@ _TASKS = "tasks"
 class DistillationConfig(FinetuneConfig):
     """Settings of every method with a teacher."""
 
-    distillation: float = Field(default=1.0, ge=0, le=1000, description="weight of the distillation loss")
-    temperature: float = Field(default=2.0, gt=0, le=100, description="T; ctvr-ffa-tame, section 4.4")
+    distillation: float = Field(default=1.0, ge=0, le=1000)  # weight of the distillation loss
+    temperature: float = Field(default=2.0, gt=0, le=100)  # T; ctvr-ffa-tame, section 4.4
 
 
 class DistillationMethod(Finetune):
@@ -141,8 +141,8 @@ class Lwf(DistillationMethod):
 class SentenceConfig(DistillationConfig):
     """Settings of the methods that compare videos with random sentences."""
 
-    sentences: int = Field(default=1000, ge=2, le=100_000, description="random sentences per step")
-    words: int = Field(default=10, ge=1, le=62, description="random tokens per sentence")
+    sentences: int = Field(default=1000, ge=2, le=100_000)  # random sentences per step
+    words: int = Field(default=10, ge=1, le=62)  # random tokens per sentence
 
 
 class SentenceMethod(DistillationMethod):
@@ -197,9 +197,8 @@ _ENSEMBLE, _STEPS = "ensemble.", "steps"
 class ZsclConfig(SentenceConfig):
     """Settings of ZSCL."""
 
-    ensemble_interval: int = Field(
-        default=100, ge=1, le=100_000, description="I, steps between two updates of the weight ensemble"
-    )
+    # I, steps between two updates of the weight ensemble
+    ensemble_interval: int = Field(default=100, ge=1, le=100_000)
 
 
 class Zscl(SentenceMethod):

@@ -75,10 +75,9 @@ class PathIntegralMethod(WeightPenaltyMethod):
 class SiConfig(WeightPenaltyConfig):
     """Settings of SI."""
 
-    penalty: float = Field(
-        default=0.2, ge=0, le=1e12, description="λ; twice the c of the paper, whose penalty has no factor 1/2"
-    )
-    damping: float = Field(default=0.1, gt=0, le=1, description="ξ of equation 5")
+    # λ; twice the c of the paper, whose penalty has no factor 1/2
+    penalty: float = Field(default=0.2, ge=0, le=1e12)
+    damping: float = Field(default=0.1, gt=0, le=1)  # ξ of equation 5
 
 
 class Si(PathIntegralMethod):
@@ -132,14 +131,11 @@ class Si(PathIntegralMethod):
 class RwalkConfig(WeightPenaltyConfig):
     """Settings of RWalk; the defaults are those of the paper and its published code."""
 
-    penalty: float = Field(
-        default=2.0, ge=0, le=1e12, description="λ; twice that of the paper, whose penalty has no factor 1/2"
-    )
-    fisher_rate: float = Field(
-        default=0.9, gt=0, le=1, description="α of equation 6, the newest window's share"
-    )
-    window: int = Field(default=50, ge=1, le=10_000, description="Δt of equation 7, steps")
-    damping: float = Field(default=1e-3, gt=0, le=1, description="ε of equation 7")
+    # λ; twice that of the paper, whose penalty has no factor 1/2
+    penalty: float = Field(default=2.0, ge=0, le=1e12)
+    fisher_rate: float = Field(default=0.9, gt=0, le=1)  # α of equation 6, the newest window's share
+    window: int = Field(default=50, ge=1, le=10_000)  # Δt of equation 7, steps
+    damping: float = Field(default=1e-3, gt=0, le=1)  # ε of equation 7
 
 
 class Rwalk(PathIntegralMethod):

@@ -68,19 +68,16 @@ _PREFIX = "memory."
 class MemoryConfig(FinetuneConfig):
     """Settings of every method with a memory."""
 
-    memory: int = Field(default=64, ge=1, le=100_000, description="pairs in the memory, over all past tasks")
-    fill: FillRule = Field(
-        default="ring",
-        description="ring: equal shares per task of random pairs, filled at the end of a task; herding: of the pairs "
-        "with the task's mean feature (MoF); reservoir: every pair so far "
-        "with equal probability, filled during training",
-    )
+    memory: int = Field(default=64, ge=1, le=100_000)  # pairs in the memory, over all past tasks
+    # ring: equal shares per task of random pairs, filled at the end of a task; herding: of the pairs with the task's
+    # mean feature (MoF); reservoir: every pair so far with equal probability, filled during training
+    fill: FillRule = "ring"
 
 
 class ReplayConfig(MemoryConfig):
     """Settings of the methods that draw a separate batch from the memory."""
 
-    replay_batch: int = Field(default=8, ge=1, le=1024, description="pairs from the memory in every step")
+    replay_batch: int = Field(default=8, ge=1, le=1024)  # pairs from the memory in every step
 
 
 class ReplayMemory:

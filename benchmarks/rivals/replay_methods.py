@@ -65,15 +65,10 @@ class DerConfig(ReplayConfig):
     """Settings of DER and DER++."""
 
     fill: FillRule = "reservoir"
-    response: float = Field(
-        default=0.3,
-        ge=0,
-        le=100,
-        description="α, weight of the responses; these are logits, which grow with logit_scale",
-    )
-    replay: float = Field(
-        default=0.0, ge=0, le=100, description="β, weight of the pairs themselves; 0: DER, above: DER++"
-    )
+    # α, weight of the responses; these are logits, which grow with logit_scale
+    response: float = Field(default=0.3, ge=0, le=100)
+    # β, weight of the pairs themselves; 0: DER, above: DER++
+    replay: float = Field(default=0.0, ge=0, le=100)
 
 
 class Der(ReplayMethod):
@@ -125,7 +120,7 @@ class IcarlConfig(ReplayConfig):
     """Settings of iCaRL."""
 
     fill: FillRule = "herding"
-    distillation: float = Field(default=1.0, ge=0, le=1000, description="λ; 1 in both papers")
+    distillation: float = Field(default=1.0, ge=0, le=1000)  # λ; 1 in both papers
 
 
 class Icarl(ReplayMethod):
@@ -173,12 +168,10 @@ class LucirConfig(ReplayConfig):
     """Settings of LUCIR; the defaults are those of its paper on CIFAR-100."""
 
     fill: FillRule = "herding"
-    less_forget: float = Field(
-        default=5.0, ge=0, le=1000, description="λ_base, weight of the less-forget constraint"
-    )
-    ranking: float = Field(default=1.0, ge=0, le=100, description="weight of the margin ranking loss")
-    margin: float = Field(default=0.5, gt=0, le=2, description="m, a difference of cosines")
-    hard_negatives: int = Field(default=2, ge=1, le=1024, description="K, current partners per past pair")
+    less_forget: float = Field(default=5.0, ge=0, le=1000)  # λ_base, weight of the less-forget constraint
+    ranking: float = Field(default=1.0, ge=0, le=100)  # weight of the margin ranking loss
+    margin: float = Field(default=0.5, gt=0, le=2)  # m, a difference of cosines
+    hard_negatives: int = Field(default=2, ge=1, le=1024)  # K, current partners per past pair
 
 
 class Lucir(ReplayMethod):
@@ -254,7 +247,7 @@ class LumpConfig(MemoryConfig):
     """Settings of LUMP; the defaults are those of its published code."""
 
     fill: FillRule = "reservoir"
-    mixup: float = Field(default=0.4, gt=0, le=100, description="α of the Beta distribution of λ")
+    mixup: float = Field(default=0.4, gt=0, le=100)  # α of the Beta distribution of λ
 
 
 class Lump(ReplayMethod):

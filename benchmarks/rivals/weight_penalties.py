@@ -23,16 +23,10 @@ from trainer.task_data import Pair, load_frames
 class EwcConfig(WeightPenaltyConfig):
     """Settings of EWC."""
 
-    penalty: float = Field(
-        default=2e6, ge=0, le=1e12, description="λ; twice the λ3 of continual-cross-modal-retrieval"
-    )
-    fisher_batch: int = Field(default=8, ge=2, le=1024, description="pairs per squared gradient")
-    decay: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="γ, share of the earlier tasks' Fisher that is kept at the end of a task",
-    )
+    penalty: float = Field(default=2e6, ge=0, le=1e12)  # λ; twice the λ3 of continual-cross-modal-retrieval
+    fisher_batch: int = Field(default=8, ge=2, le=1024)  # pairs per squared gradient
+    # γ, share of the earlier tasks' Fisher that is kept at the end of a task
+    decay: float = Field(default=1.0, ge=0, le=1)
 
 
 class Ewc(WeightPenaltyMethod):
@@ -68,7 +62,7 @@ class Ewc(WeightPenaltyMethod):
 class AfecConfig(EwcConfig):
     """Settings of AFEC."""
 
-    expansion_penalty: float = Field(default=400.0, ge=0, le=1e12, description="λ_e; in ctp's code, λ / 5000")
+    expansion_penalty: float = Field(default=400.0, ge=0, le=1e12)  # λ_e; in ctp's code, λ / 5000
 
 
 class Afec(Ewc):
@@ -157,12 +151,8 @@ class Afec(Ewc):
 class MasConfig(WeightPenaltyConfig):
     """Settings of MAS."""
 
-    penalty: float = Field(
-        default=2.0,
-        ge=0,
-        le=1e12,
-        description="λ; twice that of Aljundi et al., whose penalty has no factor 1/2",
-    )
+    # λ; twice that of Aljundi et al., whose penalty has no factor 1/2
+    penalty: float = Field(default=2.0, ge=0, le=1e12)
 
 
 class Mas(WeightPenaltyMethod):

@@ -59,36 +59,20 @@ _REGULARIZATION = 0.3  # share of the mean variance that is added to each varian
 class AnalyticConfig(MethodConfig):
     """Settings of the analytic method."""
 
-    semantic_weight: float = Field(
-        default=0.6, gt=0, le=1, description="β, share of the semantic cosine in a score; the rest is lexical"
-    )
-    zero_shot_weight: float = Field(
-        default=0.3,
-        ge=0,
-        le=10,
-        description="γ, weight of the backbone's own video vector in the semantic prediction",
-    )
-    semantic_penalty: float | None = Field(
-        default=None, gt=0, description="ridge penalty of the semantic map; unset: chosen by cross-fitting"
-    )
-    lexical_penalty: float | None = Field(
-        default=None, gt=0, description="ridge penalty of the lexical map; unset: chosen by cross-fitting"
-    )
-    center_captions: float = Field(
-        default=30.0,
-        ge=0,
-        description="k; queries and videos of a domain with n videos are centered on n / (n + k) of its mean",
-    )
-    carry: bool = Field(
-        default=True,
-        description="whether the semantic map is fitted to all tasks so far instead of the current one alone",
-    )
-    caption_evidence: float = Field(
-        default=0.5, ge=0, le=10, description="factor of routing evidence from mean captions"
-    )
-    word_evidence: float = Field(
-        default=0.25, ge=0, le=10, description="factor of routing evidence from words"
-    )
+    # β, share of the semantic cosine in a score; the rest is lexical
+    semantic_weight: float = Field(default=0.6, gt=0, le=1)
+    # γ, weight of the backbone's own video vector in the semantic prediction
+    zero_shot_weight: float = Field(default=0.3, ge=0, le=10)
+    # ridge penalty of the semantic map; unset: chosen by cross-fitting
+    semantic_penalty: float | None = Field(default=None, gt=0)
+    # ridge penalty of the lexical map; unset: chosen by cross-fitting
+    lexical_penalty: float | None = Field(default=None, gt=0)
+    # k; queries and videos of a domain with n videos are centered on n / (n + k) of its mean
+    center_captions: float = Field(default=30.0, ge=0)
+    # whether the semantic map is fitted to all tasks so far instead of the current one alone
+    carry: bool = True
+    caption_evidence: float = Field(default=0.5, ge=0, le=10)  # factor of routing evidence from mean captions
+    word_evidence: float = Field(default=0.25, ge=0, le=10)  # factor of routing evidence from words
 
 
 def measure_background(backbone: Backbone) -> TextBackground:

@@ -54,49 +54,30 @@ class MethodConfig(BaseModel):
 
     epochs: int = Field(default=20, ge=1, le=1000)
     batch_size: int = Field(default=8, ge=1, le=1024)
-    last_epoch: Literal["train", "all"] = Field(
-        default="train",
-        description="captioned videos that the last epoch trains on; all: also the derived test videos, which the "
-        "earlier epochs leave out and recall is measured on by the state before this epoch",
-    )
-    max_steps: int | None = Field(
-        default=None,
-        ge=1,
-        description="maximum gradient steps per task, divided among the epochs; in a larger domain each epoch trains "
-        "on a random part of the pairs; unset: each epoch trains on all pairs",
-    )
-    max_videos: int | None = Field(
-        default=None,
-        ge=2,
-        description="maximum training videos that a closed-form method observes, chosen at random; unset: all",
-    )
+    # captioned videos that the last epoch trains on; all: also the derived test videos, which the earlier epochs leave
+    # out and recall is measured on by the state before this epoch
+    last_epoch: Literal["train", "all"] = "train"
+    # maximum gradient steps per task, divided among the epochs; in a larger domain each epoch trains on a random part
+    # of the pairs; unset: each epoch trains on all pairs
+    max_steps: int | None = Field(default=None, ge=1)
+    # maximum training videos that a closed-form method observes, chosen at random; unset: all
+    max_videos: int | None = Field(default=None, ge=2)
     seed: int = Field(default=42, ge=0)
-    schedule: Literal["cosine", "step"] = Field(
-        default="cosine",
-        description="learning-rate schedule; cosine: half a cosine wave down to zero; step: full rate in the "
-        "first epoch, then a tenth of it",
-    )
-    warmup: float = Field(
-        default=0.0, ge=0, le=1, description="share of steps over which the learning rate rises linearly"
-    )
+    # learning-rate schedule; cosine: half a cosine wave down to zero; step: full rate in the first epoch, then a tenth
+    # of it
+    schedule: Literal["cosine", "step"] = "cosine"
+    # share of steps over which the learning rate rises linearly
+    warmup: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.2, ge=0, le=10)
-    precision: Literal["auto", "bfloat16", "float32"] = Field(
-        default="auto",
-        description="number format of the towers' matrix products in training; auto: bfloat16 where the hardware "
-        "supports it",
-    )
-    checkpointing: bool = Field(
-        default=False,
-        description="gradient checkpointing: the backward pass recomputes the activations of the towers' blocks, "
-        "which saves memory at the cost of time; for large backbones",
-    )
-    feature_cache_bytes: int = Field(
-        default=4 * 1024**3,
-        ge=0,
-        description="disk space for cached outputs of the frozen first image blocks, at most half of the free space; "
-        "outputs that do not fit are recomputed in every step; 0: no cache",
-    )
-    logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
+    # number format of the towers' matrix products in training; auto: bfloat16 where the hardware supports it
+    precision: Literal["auto", "bfloat16", "float32"] = "auto"
+    # gradient checkpointing: the backward pass recomputes the activations of the towers' blocks, which saves memory at
+    # the cost of time; for large backbones
+    checkpointing: bool = False
+    # disk space for cached outputs of the frozen first image blocks, at most half of the free space; outputs that do
+    # not fit are recomputed in every step; 0: no cache
+    feature_cache_bytes: int = Field(default=4 * 1024**3, ge=0)
+    logit_scale: float = Field(default=100.0, gt=0, le=1000)  # 1/τ of the contrastive losses
 
     @model_validator(mode="after")
     def _require_earlier_epochs(self) -> Self:

@@ -28,9 +28,7 @@ from trainer.task_data import Pair
 class BmuMocoConfig(MomentumConfig):
     """Settings of BMU-MoCo; the defaults are those of the paper, section 4.1."""
 
-    encoder_momentum: float = Field(
-        default=0.99, ge=0, le=1, description="m̂ of equations 12 and 13; 1: no pull"
-    )
+    encoder_momentum: float = Field(default=0.99, ge=0, le=1)  # m̂ of equations 12 and 13; 1: no pull
 
 
 class BmuMoco(MomentumMethod):

@@ -33,21 +33,13 @@ _MINIMUM_SQUARED_DISTANCE = 1e-6  # the square root has no gradient at zero
 class CcmrConfig(WeightPenaltyConfig):
     """Settings of continual cross-modal retrieval; the defaults are those of the paper, section 6."""
 
-    margin: float = Field(default=0.05, gt=0, le=2, description="m of equation 3")
-    video_to_text: float = Field(default=1.0, ge=0, le=100, description="λ1 of equation 3")
-    text_to_video: float = Field(default=1.5, ge=0, le=100, description="λ2 of equation 3")
-    penalty: float = Field(
-        default=2e6, ge=0, le=1e12, description="λ; twice λ3, whose penalty has no factor 1/2"
-    )
-    fisher_batch: int = Field(
-        default=8, ge=2, le=1024, description="pairs per squared gradient of equation 5"
-    )
-    fisher_decay: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="share of earlier tasks' importance that equation 5 keeps; 0: none, as printed",
-    )
+    margin: float = Field(default=0.05, gt=0, le=2)  # m of equation 3
+    video_to_text: float = Field(default=1.0, ge=0, le=100)  # λ1 of equation 3
+    text_to_video: float = Field(default=1.5, ge=0, le=100)  # λ2 of equation 3
+    penalty: float = Field(default=2e6, ge=0, le=1e12)  # λ; twice λ3, whose penalty has no factor 1/2
+    fisher_batch: int = Field(default=8, ge=2, le=1024)  # pairs per squared gradient of equation 5
+    # share of earlier tasks' importance that equation 5 keeps; 0: none, as printed
+    fisher_decay: float = Field(default=0.0, ge=0, le=1)
 
 
 class Ccmr(WeightPenaltyMethod):

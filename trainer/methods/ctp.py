@@ -43,27 +43,18 @@ _MASKED, _REPLACED = 0.8, 0.1  # BERT: shares of the selected words that are mas
 class CtpConfig(FinetuneConfig):
     """Settings of CTP; the defaults are those of the paper, else of the published code."""
 
-    logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000, description="1/τ of equations 1, 4, 6 and 8")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="m of equation 3")
-    first_momentum: float = Field(
-        default=0.995, ge=0, lt=1, description="m on the first task, whose momentum networks follow θ_t only"
-    )
-    queue: int = Field(
-        default=1024, ge=0, le=1_000_000, description="K, earlier keys in a queue; 0: none (table 3)"
-    )
-    momentum_contrast: float = Field(default=1.0, ge=0, le=100, description="weight of L_CMC in equation 10")
-    cross_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_c in equation 10")
-    same_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_s in equation 10")
-    masked_language: bool = Field(
-        default=True, description="false: no multi-modal encoder and no equations 2 and 5"
-    )
-    masked_words: float = Field(default=0.15, gt=0, lt=1, description="share of words that are predicted")
-    fusion_layers: int = Field(
-        default=6, ge=1, le=48, description="number of layers in the multi-modal encoder"
-    )
-    fusion_learning_rate: float = Field(
-        default=1e-4, gt=0, le=1, description="learning rate of the multi-modal encoder"
-    )
+    logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000)  # 1/τ of equations 1, 4, 6 and 8
+    momentum: float = Field(default=0.9, ge=0, lt=1)  # m of equation 3
+    # m on the first task, whose momentum networks follow θ_t only
+    first_momentum: float = Field(default=0.995, ge=0, lt=1)
+    queue: int = Field(default=1024, ge=0, le=1_000_000)  # K, earlier keys in a queue; 0: none (table 3)
+    momentum_contrast: float = Field(default=1.0, ge=0, le=100)  # weight of L_CMC in equation 10
+    cross_modal: float = Field(default=1.0, ge=0, le=100)  # weight of L_c in equation 10
+    same_modal: float = Field(default=1.0, ge=0, le=100)  # weight of L_s in equation 10
+    masked_language: bool = True  # false: no multi-modal encoder and no equations 2 and 5
+    masked_words: float = Field(default=0.15, gt=0, lt=1)  # share of words that are predicted
+    fusion_layers: int = Field(default=6, ge=1, le=48)  # number of layers in the multi-modal encoder
+    fusion_learning_rate: float = Field(default=1e-4, gt=0, le=1)  # learning rate of the multi-modal encoder
 
 
 class Ctp(Finetune):

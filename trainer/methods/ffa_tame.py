@@ -32,41 +32,26 @@ from trainer.task_data import Pair
 class FfaTameConfig(MethodConfig):
     """Settings of FFA + TAME; the defaults are those for MSR-VTT in the paper and the published code."""
 
-    ffa_layers: int = Field(
-        default=10, ge=0, description="number of deepest visual blocks with an FFA; 0: no FFA"
-    )
+    ffa_layers: int = Field(default=10, ge=0)  # number of deepest visual blocks with an FFA; 0: no FFA
     ffa_neighbor: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
-    tame: bool = Field(default=True, description="false: no TAME; the frozen text tower encodes queries")
-    prototypes: bool = Field(
-        default=True, description="false: the router sees only the end-of-text token, without a prototype"
-    )
-    first_task: Literal["expert", "routed"] = Field(
-        default="expert",
-        description="expert: the first task trains expert 0 only, and all other experts start as its copies, as in "
-        "the published code; routed: the first task uses the router, as in equation 4",
-    )
+    tame: bool = True  # false: no TAME; the frozen text tower encodes queries
+    prototypes: bool = True  # false: the router sees only the end-of-text token, without a prototype
+    # expert: the first task trains expert 0 only, and all other experts start as its copies, as in the published code;
+    # routed: the first task uses the router, as in equation 4
+    first_task: Literal["expert", "routed"] = "expert"
     experts: int = Field(default=10, ge=1, le=256)
     rank: int = Field(default=64, ge=1, le=1024)
     top_k: int = Field(default=2, ge=1)
-    scale: float = Field(default=4.0, description="λ of equation 6")
+    scale: float = 4.0  # λ of equation 6
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    cross_task: float = Field(default=0.6, ge=0, le=1, description="β of equation 9; the first task uses 0")
-    first_learning_rate: float = Field(
-        default=2e-5, gt=0, le=1, description="learning rate of the adapters on the first task"
-    )
-    learning_rate: float = Field(
-        default=4e-6, gt=0, le=1, description="learning rate of the adapters on later tasks"
-    )
-    gate_learning_rate: float = Field(
-        default=1e-5, gt=0, le=1, description="learning rate of FFA's α and of prototypes"
-    )
-    word_learning_rate: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="learning rate of the token embeddings, shared by all tasks; 0: frozen embeddings, as in the paper",
-    )
+    cross_task: float = Field(default=0.6, ge=0, le=1)  # β of equation 9; the first task uses 0
+    # learning rate of the adapters on the first task
+    first_learning_rate: float = Field(default=2e-5, gt=0, le=1)
+    learning_rate: float = Field(default=4e-6, gt=0, le=1)  # learning rate of the adapters on later tasks
+    gate_learning_rate: float = Field(default=1e-5, gt=0, le=1)  # learning rate of FFA's α and of prototypes
+    # learning rate of the token embeddings, shared by all tasks; 0: frozen embeddings, as in the paper
+    word_learning_rate: float = Field(default=0.0, ge=0, le=1)
 
 
 class FfaTame(Method):

@@ -24,12 +24,8 @@ class FinetuneConfig(MethodConfig):
     """Settings of sequential fine-tuning."""
 
     learning_rate: float = Field(default=1e-5, gt=0, le=1)
-    word_learning_rate: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="learning rate of the token embeddings, then without weight decay; unset: learning_rate",
-    )
+    # learning rate of the token embeddings, then without weight decay; unset: learning_rate
+    word_learning_rate: float | None = Field(default=None, gt=0, le=1)
 
 
 class Finetune(Method):

@@ -40,30 +40,21 @@ from trainer.task_data import Pair
 class StrataConfig(MethodConfig):
     """Settings of Strata."""
 
-    ffa_layers: int = Field(
-        default=12, ge=0, description="number of deepest visual blocks with an FFA; 0: no FFA"
-    )
+    ffa_layers: int = Field(default=12, ge=0)  # number of deepest visual blocks with an FFA; 0: no FFA
     ffa_neighbor: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
-    image_rank: int = Field(default=16, ge=1, le=1024, description="rank of the image tower's updates")
-    rank: int = Field(default=16, ge=1, le=1024, description="rank of the text tower's updates")
-    scale: float = Field(default=1.0, gt=0, le=100, description="λ, factor of all low-rank updates")
-    carry: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="share of the previous domain's updates that a domain starts from",
-    )
-    image_learning_rate: float = Field(
-        default=1e-4, gt=0, le=1, description="learning rate of FFA and the image tower's updates"
-    )
-    learning_rate: float = Field(
-        default=1e-4, gt=0, le=1, description="learning rate of the text tower's low-rank updates"
-    )
-    word_learning_rate: float = Field(
-        default=1e-3, ge=0, le=1, description="learning rate of the token embeddings; 0: frozen embeddings"
-    )
-    gate_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of FFA's α")
+    image_rank: int = Field(default=16, ge=1, le=1024)  # rank of the image tower's updates
+    rank: int = Field(default=16, ge=1, le=1024)  # rank of the text tower's updates
+    scale: float = Field(default=1.0, gt=0, le=100)  # λ, factor of all low-rank updates
+    # share of the previous domain's updates that a domain starts from
+    carry: float = Field(default=0.5, ge=0, le=1)
+    # learning rate of FFA and the image tower's updates
+    image_learning_rate: float = Field(default=1e-4, gt=0, le=1)
+    # learning rate of the text tower's low-rank updates
+    learning_rate: float = Field(default=1e-4, gt=0, le=1)
+    # learning rate of the token embeddings; 0: frozen embeddings
+    word_learning_rate: float = Field(default=1e-3, ge=0, le=1)
+    gate_learning_rate: float = Field(default=1e-3, gt=0, le=1)  # learning rate of FFA's α
 
 
 class Strata(Method):

@@ -74,9 +74,9 @@ _TIE = 1e-6  # scores closer than this are equal, as in the evaluation
 class MomentumConfig(FinetuneConfig):
     """Settings of momentum contrast; the defaults are those of the paper, section 4.1."""
 
-    logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000, description="1/τ of equations 10 and 11")
-    momentum: float = Field(default=0.99, ge=0, le=1, description="m of equation 8")
-    queue: int = Field(default=1440, ge=1, le=1_000_000, description="N_Q, keys per queue")
+    logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000)  # 1/τ of equations 10 and 11
+    momentum: float = Field(default=0.99, ge=0, le=1)  # m of equation 8
+    queue: int = Field(default=1440, ge=1, le=1_000_000)  # N_Q, keys per queue
 
 
 class MomentumEncoders(nn.Module):

@@ -34,12 +34,8 @@ WeightTensors = dict[str, Tensor]  # one tensor per penalized weight, by the wei
 class WeightPenaltyConfig(FinetuneConfig):
     """Settings that all methods with a weight penalty share."""
 
-    penalty: float = Field(
-        default=1.0,
-        ge=0,
-        le=1e12,
-        description="λ; double the value of a paper whose penalty has no factor 1/2",
-    )
+    # λ; double the value of a paper whose penalty has no factor 1/2
+    penalty: float = Field(default=1.0, ge=0, le=1e12)
 
 
 class WeightPenaltyMethod(Finetune):
