@@ -1,7 +1,9 @@
-"""Let syncs remember their files, keep all leases in one table, and make SQLite's tables STRICT.
+"""Upgrade the tables of version 1.0.0, and make SQLite's tables STRICT.
 
+* Each task names its backbone; that of a learned domain is the one of its shard's release. A task may upgrade a domain.
+* Timed texts have a source, and videos' files are read for them.
 * The first sync after 1.0 reads all files, and finds the video of each by its content.
-* Leases held during the upgrade end: their work starts again, as after the death of its worker.
+* Leases are in one table. Those held during the upgrade end: their work starts again, as after the death of its worker.
 * Until now, SQLite stored any value in any column. A row with a value of another kind is copied to ``damaged_rows`` as
   it was; in its table, NULL or an empty value replaces the damaged ones.
 * Alerts that ended, and what they used, are dropped.
@@ -16,7 +18,7 @@ import sqlalchemy as sa
 import structlog
 from alembic import op
 
-revision = "catalog_4"  # 2 and 3 were never released
+revision = "catalog_9"  # 2 to 8 were never released
 down_revision = "catalog_1"
 
 _GROWING_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -28,10 +30,11 @@ _JSON = {
     "idempotency_keys": {"response": "object"},
     "maintenance_jobs": {"result": "object"},
     "passages": {"cues": "array"},
+    "readings": {"corrected": "array"},
     "releases": {"metrics": "object"},
     "synced_files": {"captions": "array"},
     "syncs": {"counts": "object"},
-    "tasks": dict.fromkeys(("settings", "progress", "remedy", "counts"), "object"),
+    "tasks": dict.fromkeys(("settings", "progress", "remedy", "counts", "undo"), "object"),
     "videos": {"metadata": "object", "captions": "array"},
     "webhooks": {"events": "array"},
     "worker_reports": {"gpus": "array"},
@@ -45,6 +48,48 @@ log = structlog.get_logger(__name__)
 def upgrade() -> None:
     """Change the tables."""
     op.add_column("videos", sa.Column("replaced_at", sa.DateTime(timezone=True), nullable=True))
+    op.add_column("passages", sa.Column("source", sa.String(16), server_default="subtitles", nullable=False))
+    op.add_column("tasks", sa.Column("backbone", sa.String(255)))
+    op.execute(
+        "UPDATE tasks SET backbone = (SELECT releases.backbone FROM shards JOIN releases "
+        "ON releases.id = shards.release_id WHERE shards.task_id = tasks.id)"
+    )
+    for name in ("upgrades", "partial"):
+        op.add_column("tasks", sa.Column(name, sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.add_column("tasks", sa.Column("upgrade_order", sa.Integer()))
+    op.add_column("tasks", sa.Column("undo", sa.JSON()))
+    op.add_column("tasks", sa.Column("read", sa.String(64)))
+    op.create_table(
+        "readings",
+        sa.Column("video_vector_id", _GROWING_ID, autoincrement=False, nullable=False),
+        sa.Column("source", sa.String(16), nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("model", sa.String(255)),
+        sa.Column("note", sa.Text()),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("corrected", sa.JSON(), nullable=False),
+        sa.Column("lease_owner", sa.String(255)),
+        sa.Column("lease_expires_at", sa.DateTime(timezone=True)),
+        sa.Column("fencing_token", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            "state IN ('pending', 'done', 'failed', 'cancelled')", name=op.f("ck_readings_state")
+        ),
+        sa.ForeignKeyConstraint(
+            ["video_vector_id"],
+            ["videos.vector_id"],
+            name=op.f("fk_readings_video_vector_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("video_vector_id", "source", name=op.f("pk_readings")),
+    )
+    is_pending = sa.text("state = 'pending'")
+    op.create_index(
+        "ix_readings_attempts_video_vector_id",
+        "readings",
+        ["attempts", "video_vector_id"],
+        sqlite_where=is_pending,
+        postgresql_where=is_pending,
+    )
     op.create_table(
         "synced_files",
         sa.Column("id", _GROWING_ID, autoincrement=True, nullable=False),
