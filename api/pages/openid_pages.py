@@ -51,12 +51,12 @@ async def complete_sign_in(request: Request) -> Response:
         await run_in_threadpool(authenticator.limits.check, SIGN_IN_LIMIT, address, "")
         identity = await provider.complete(request.query_params, read_cookie(request, _FLOW_COOKIE))
     except TooManyRequests as error:
-        authenticator.failures.add("session.fail", address, _NAME, refused=True)
+        authenticator.failures.add("session.fail", address, names=_NAME, refused=True)
         return show_login_page(request, "", status=429, retry_after=error.retry_after)
     except SignInRefused as error:
         if isinstance(error, RoleMissing):  # other browsers have sessions with the previous role
             await run_in_threadpool(credentials.end_sessions_of_identity, error.issuer, error.subject)
-        authenticator.failures.add("session.fail", address, _NAME)
+        authenticator.failures.add("session.fail", address, names=_NAME)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")
         return show_login_page(request, "", status=401, wrong="provider", reason=error.detail)
     user_id = await run_in_threadpool(

@@ -69,11 +69,11 @@ async def sign_in(
         else:
             owner = await _owner_of_password(name, password)
     except TooManyRequests as error:
-        authenticator.failures.add("session.fail", address, name, refused=True)
+        authenticator.failures.add("session.fail", address, names=name, refused=True)
         await asyncio.sleep(_REFUSAL_SECONDS)
         return show_login_page(request, next, name=name, status=429, retry_after=error.retry_after)
     if owner is None:
-        authenticator.failures.add("session.fail", address, name)
+        authenticator.failures.add("session.fail", address, names=name)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, label)
         return show_login_page(request, next, name=name, status=401, wrong="key" if key else "password")
     await run_in_threadpool(authenticator.limits.forget_name, SIGN_IN_LIMIT, label)

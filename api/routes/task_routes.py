@@ -355,7 +355,7 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
     polls = 0
     with STREAMS.opened(caller):
         # The authenticator remembers credentials for seconds, so most polls need no catalog read for them.
-        while not await request.is_disconnected() and await authenticator.identify_again(request, "search"):
+        while not await request.is_disconnected() and await authenticator.identify_again(request):
             has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
             for event in events:
                 last_id = event.id

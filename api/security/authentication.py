@@ -112,15 +112,15 @@ class Authenticator:
             return await self.identify_key(key, client_address(request), scope)
         return await self.identify_browser(request, scope)
 
-    async def identify_again(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """Identify the sender of a permitted request again while its response is being sent; None if access has ended.
+    async def identify_again(self, request: Request) -> Principal | None:
+        """Identify a permitted request's sender again while its response is being sent; None if access has ended.
 
-        A key revoked in the meantime is not a failed attempt. Arguments and errors as for :meth:`identify`.
+        A key revoked in the meantime is no failed attempt. The scope is ``search``; errors as for :meth:`identify`.
         """
         key = _sent_key(request.headers)
         if key is None or await self.is_open():
-            return await self.identify(request, scope)
-        return _ENVIRONMENT if self.is_environment_key(key) else await self._find_key(key, scope)
+            return await self.identify(request, "search")
+        return _ENVIRONMENT if self.is_environment_key(key) else await self._find_key(key, "search")
 
     async def identify_browser(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
         """Return the owner of a browser's session; None without a session. Arguments as for :meth:`identify`.
@@ -152,14 +152,14 @@ class Authenticator:
             try:
                 await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
             except TooManyRequests:
-                self.failures.add("key.fail", address, key_id, refused=True)
+                self.failures.add("key.fail", address, names=key_id, refused=True)
                 raise
         if is_environment:
             self._environment_addresses[address_group(address)] = True
             return _ENVIRONMENT
         principal = await self._find_key(key, scope)
         if principal is None:
-            self.failures.add("key.fail", address, key_id)
+            self.failures.add("key.fail", address, names=key_id)
             await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
         return principal
 
@@ -191,11 +191,10 @@ class Authenticator:
         if len(text) >= MIN_NETWORK_KEY_CHARS:
             path = path.replace(text, "[key]")
         match = credentials.KEY_PATTERN.search(text)
+        key: tuple[str, str | None] | None = (match[1], credentials.digest(match[0])) if match else None
         if self.is_environment_key(text):
-            key_id, digest = _ENVIRONMENT.caller, None
-        else:
-            key_id, digest = (match[1], credentials.digest(match[0])) if match else ("", None)
-        self.failures.add_exposed_key(client_address(request), path, parameter, key_id, digest)
+            key = _ENVIRONMENT.caller, None
+        self.failures.add("key.exposed", client_address(request), key=key, paths=path, parameters=parameter)
 
     async def record_failures(self) -> None:
         """Record failed attempts in the audit log at intervals, until cancelled."""

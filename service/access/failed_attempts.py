@@ -14,7 +14,6 @@ import ipaddress
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,37 +131,35 @@ class FailedAttempts:
         self._groups: OrderedDict[tuple[str, str], _Attempts] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add(self, action: str, address: str, name: str = "", *, refused: bool = False) -> None:
-        """Count a ``session.fail`` of the user ``name``, or a ``key.fail`` of the key with that ID.
-
-        The rate limit may have refused the attempt before credentials were checked.
-        """
-        with self._lock:
-            attempts = self._count(action, address)
-            attempts.refused += refused
-            _add_facts(attempts, {"names": name})
-
-    def add_exposed_key(
-        self, address: str, path: str, parameter: str, key_id: str = "", digest: str | None = None
+    def add(
+        self,
+        action: str,
+        address: str,
+        *,
+        refused: bool = False,
+        key: tuple[str, str | None] | None = None,
+        **facts: str,
     ) -> None:
-        """Count a request to a path with a key in its query (``key.exposed``).
+        """Count a ``session.fail`` (of a user), ``key.fail`` (of a key's ID) or ``key.exposed`` (in a query).
 
-        The ID is empty if it does not look like a key's; given a digest, it is recorded only if the catalog has the
-        key.
+        Args:
+            refused: Whether the rate limit has refused the attempt before credentials were checked.
+            key: For an exposed key: its ID, and its digest. With a digest, it is recorded only if the catalog has it.
+            facts: Values by their name in the details, such as ``names``.
         """
         with self._lock:
-            attempts = self._count("key.exposed", address)
-            _add_facts(attempts, {"paths": path, "parameters": parameter})
-            if key_id and (key_id, digest) not in attempts.keys and len(attempts.keys) < _MAX_NAMES:
-                attempts.keys.append((key_id, digest))
-
-    def _count(self, action: str, address: str) -> _Attempts:
-        group = (action, address)
-        if group not in self._groups and len(self._groups) >= _MAX_GROUPS:
-            group = (action, "")
-        attempts = self._groups.setdefault(group, _Attempts())
-        attempts.number += 1
-        return attempts
+            group = (action, address)
+            if group not in self._groups and len(self._groups) >= _MAX_GROUPS:
+                group = (action, "")
+            attempts = self._groups.setdefault(group, _Attempts())
+            attempts.number += 1
+            attempts.refused += refused
+            for name, value in facts.items():
+                values, shown = attempts.facts.setdefault(name, []), value[:_MAX_NAME_CHARS]
+                if shown and shown not in values and len(values) < _MAX_NAMES:
+                    values.append(shown)
+            if key and key not in attempts.keys and len(attempts.keys) < _MAX_NAMES:
+                attempts.keys.append(key)
 
     def flush(self) -> int:
         """Record all waiting attempts, and return the number of entries; an error loses the attempts."""
@@ -185,10 +182,3 @@ class FailedAttempts:
                     session, action, "", details, actor=Actor("anonymous", "anonymous", address or None)
                 )
         return len(groups)
-
-
-def _add_facts(attempts: _Attempts, facts: Mapping[str, str]) -> None:
-    for name, value in facts.items():
-        values, shown = attempts.facts.setdefault(name, []), value[:_MAX_NAME_CHARS]
-        if shown and shown not in values and len(values) < _MAX_NAMES:
-            values.append(shown)

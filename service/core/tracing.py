@@ -86,14 +86,21 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
         yield span
 
 
-def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Mapping[str, Any]) -> None:
-    """Record a span and its consecutive stages (names and milliseconds), which have just ended."""
+def record_stages(
+    name: str,
+    stages: Sequence[tuple[str, float]],
+    attributes: Mapping[str, Any],
+    error: BaseException | None = None,
+) -> None:
+    """Record a span and its consecutive stages (names and milliseconds), which have just ended, maybe with an error."""
     if tracer is None:
         return
     from opentelemetry import trace
 
     start = time.time_ns() - int(sum(milliseconds for _, milliseconds in stages) * _NANOSECONDS)
     parent = tracer.start_span(name, start_time=start, attributes=_attributes(attributes))
+    if error is not None:
+        parent.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
     context = trace.set_span_in_context(parent)
     for stage, milliseconds in stages:
         span = tracer.start_span(f"{name} {stage}", context, attributes=_attributes({}), start_time=start)
@@ -103,46 +110,22 @@ def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Ma
 
 
 class TaskTrace:
-    """A worker's work on a task as a span, with a child span per stage."""
+    """A worker's work on a task, which is recorded with its stages when it ends."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._attributes = attributes
-        self._task: Span | None = None
-        self._stage: Span | None = None
-        self._stage_name = ""
-
-    def start(self) -> None:
-        """Begin the span of the task."""
-        if tracer is not None:
-            self._task = tracer.start_span("task", attributes=_attributes(self._attributes))
+        self._stages: list[tuple[str, float]] = []  # names, and starts on the monotonic clock
 
     def enter_stage(self, name: str) -> None:
-        """Begin a stage's span and end the previous one's. Has no effect for the current stage."""
-        if tracer is None or self._task is None or name == self._stage_name:
-            return
-        from opentelemetry import trace
-
-        self._end_stage()
-        context = trace.set_span_in_context(self._task)
-        self._stage = tracer.start_span(f"task {name}", context, attributes=_attributes({}))
-        self._stage_name = name
+        """Begin a stage, unless it is the current one."""
+        if not self._stages or name != self._stages[-1][0]:
+            self._stages.append((name, time.monotonic()))
 
     def end(self, error: BaseException | None) -> None:
-        """End the spans, with the error that ended the work, if any."""
-        if self._task is None:
-            return
-        if error is not None:
-            from opentelemetry.trace import StatusCode
-
-            self._task.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
-        self._end_stage()
-        self._task.end()
-        self._task = None
-
-    def _end_stage(self) -> None:
-        if self._stage is not None:
-            self._stage.end()
-            self._stage = None
+        """Record the work, with the error that ended it, if any."""
+        starts = [*(start for _, start in self._stages), time.monotonic()]
+        stages = [(name, 1000 * (starts[n + 1] - start)) for n, (name, start) in enumerate(self._stages)]
+        record_stages("task", stages, self._attributes, error)
 
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -251,7 +251,7 @@ class Claim:
         # Log lines in the block carry the ID of the request that created the task.
         self._context.enter_context(use_request_id(self.task.request_id))
         log.info("task_claimed", task=self.task.id, state=self.task.state, attempt=self.task.attempts)
-        self._trace.start()
+        self._trace.enter_stage("start")
         self._context.enter_context(self._lease)
         return self
 

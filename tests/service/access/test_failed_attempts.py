@@ -65,7 +65,7 @@ def test_hundred_thousand_attempts_take_bounded_memory() -> None:
         except TooManyRequests:
             refused += 1
     for number in range(10_000):
-        failures.add("session.fail", f"10.0.{number >> 8}.{number & 255}", f"name {number}")
+        failures.add("session.fail", f"10.0.{number >> 8}.{number & 255}", names=f"name {number}")
     assert refused == 100_000
     assert len(limits._memory.storage.storage) <= 4  # type: ignore[attr-defined]
     assert len(failures._groups) <= 65
@@ -75,7 +75,7 @@ def test_hundred_thousand_attempts_take_bounded_memory() -> None:
 def test_attempts_of_an_address_are_one_entry(catalog: Settings) -> None:
     failures = FailedAttempts()
     for number in range(1000):
-        failures.add("session.fail", "10.0.0.1", f"<b>{number}\0\ud800" + "x" * 999, refused=number > 9)
+        failures.add("session.fail", "10.0.0.1", names=f"<b>{number}\0\ud800" + "x" * 999, refused=number > 9)
     for number in range(100):
         failures.add("key.fail", f"10.0.1.{number}")
     assert failures.flush() == 65
