@@ -15,7 +15,7 @@ from service.core.list_parameters import AuditFilters
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
 
-@router.get("/access/current", operation_id="get_current_access")
+@router.get("/access/current")
 @requires("search")
 def get_current_access(request: Request) -> access.CurrentAccess:
     """Return the caller's name and scope."""
@@ -25,21 +25,21 @@ def get_current_access(request: Request) -> access.CurrentAccess:
     return access.CurrentAccess(kind=principal.kind, name=principal.name, scope=principal.scope)
 
 
-@router.get("/keys", operation_id="list_keys")
+@router.get("/keys")
 @requires("admin")
 def list_keys(_parameters: NoParameters) -> list[access.KeyDetails]:
     """List API keys with scope, expiry and last use, newest first. The key in the environment is not listed."""
     return credentials.list_keys()
 
 
-@router.post("/keys", status_code=201, operation_id="create_key")
+@router.post("/keys", status_code=201)
 @requires("admin")
 def create_key(spec: access.KeySpec) -> access.KeySecret:
     """Create an API key. Only this response contains the key; the catalog stores its hash."""
     return credentials.create_key(spec)
 
 
-@router.delete("/keys/{key_id}", operation_id="revoke_key")
+@router.delete("/keys/{key_id}")
 @requires("admin")
 def revoke_key(key_id: str) -> access.KeyDetails:
     """Revoke an API key and end the sessions started with it. Idempotent.
@@ -49,35 +49,35 @@ def revoke_key(key_id: str) -> access.KeyDetails:
     return credentials.revoke_key(key_id)
 
 
-@router.get("/users", operation_id="list_users")
+@router.get("/users")
 @requires("admin")
 def list_users(_parameters: NoParameters) -> list[access.UserDetails]:
     """List dashboard users by name."""
     return users.list_users()
 
 
-@router.post("/users", status_code=201, operation_id="create_user")
+@router.post("/users", status_code=201)
 @requires("admin")
 def create_user(spec: access.UserSpec) -> access.UserDetails:
     """Create a user who signs in with a password. OpenID users are created when they sign in."""
     return users.create_user(spec)
 
 
-@router.patch("/users/{user_id}", operation_id="edit_user")
+@router.patch("/users/{user_id}")
 @requires("admin")
 def edit_user(user_id: str, patch: access.UserPatch) -> access.UserDetails:
     """Change a user's role or password. A new password ends all of the user's sessions."""
     return users.edit_user(user_id, patch)
 
 
-@router.delete("/users/{user_id}", operation_id="remove_user")
+@router.delete("/users/{user_id}")
 @requires("admin")
 def remove_user(user_id: str) -> access.UserDetails:
     """Remove a user and end their sessions."""
     return users.remove_user(user_id)
 
 
-@router.get("/sessions", operation_id="list_sessions")
+@router.get("/sessions")
 @requires("admin")
 def list_sessions(request: Request, _parameters: NoParameters) -> list[access.SessionDetails]:
     """List active browser sessions, newest first."""
@@ -85,14 +85,14 @@ def list_sessions(request: Request, _parameters: NoParameters) -> list[access.Se
     return credentials.list_sessions(principal.session_id if principal else None)
 
 
-@router.delete("/sessions/{session_id}", status_code=204, operation_id="end_session")
+@router.delete("/sessions/{session_id}", status_code=204)
 @requires("admin")
 def end_session(session_id: str) -> None:
     """End a browser session."""
     credentials.end_session(session_id)
 
 
-@router.get("/audit", operation_id="list_audit_entries")
+@router.get("/audit")
 @requires("admin")
 def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditFilters, Query()]) -> access.AuditPage:
     """List the audit log in pages, newest first by default.

@@ -49,9 +49,7 @@ class RecallMatrixParameters(StrictParameters):
     limit: int = Field(default=DEFAULT_DOMAINS, ge=1, le=1000, description="Maximum number of columns.")
 
 
-@router.get(
-    "/forgetting", operation_id="get_forgetting", response_model=library.RecallMatrix, responses=UNCHANGED
-)
+@router.get("/forgetting", response_model=library.RecallMatrix, responses=UNCHANGED)
 @requires("search")
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
     """Return the recall matrix A[i, t] and measures of forgetting. Rows are releases, columns are domains.
@@ -66,7 +64,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
     )
 
 
-@router.get("/library", operation_id="get_library", response_model=library.LibraryStatus, responses=UNCHANGED)
+@router.get("/library", response_model=library.LibraryStatus, responses=UNCHANGED)
 @requires("search")
 def get_library(request: Request, service: QueryDep, _parameters: NoParameters) -> Response:
     """Summarize the library: counts, unfinished tasks, workers and faults.
@@ -76,7 +74,7 @@ def get_library(request: Request, service: QueryDep, _parameters: NoParameters) 
     return conditional_response(request, library_status(service.snapshots.degraded()))
 
 
-@router.get("/shards", operation_id="list_shards", response_model=library.ShardPage, responses=UNCHANGED)
+@router.get("/shards", response_model=library.ShardPage, responses=UNCHANGED)
 @requires("search")
 def list_shards(
     request: Request,
@@ -89,9 +87,7 @@ def list_shards(
     return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get(
-    "/releases", operation_id="list_releases", response_model=library.ReleasePage, responses=UNCHANGED
-)
+@router.get("/releases", response_model=library.ReleasePage, responses=UNCHANGED)
 @requires("search")
 def list_releases(
     request: Request, links: PageLinkDep, parameters: Annotated[ReleaseFilters, Query()]
@@ -101,7 +97,7 @@ def list_releases(
     return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.post("/releases/{release_id}/serve", operation_id="serve_release")
+@router.post("/releases/{release_id}/serve")
 @requires("admin")
 def serve_release(release_id: str, spec: library.ServeSpec | None = None) -> library.ServeOutcome:
     """Serve another release, and return the domains that become searchable or unsearchable.
@@ -125,14 +121,14 @@ operation_router = APIRouter(tags=["operation"], route_class=ScopedRoute)
 _MEDIA_TYPE = "application/x-tar"
 
 
-@operation_router.get("/operations", operation_id="get_operations")
+@operation_router.get("/operations")
 @requires("admin")
 def get_operations(_parameters: NoParameters) -> OperationsStatus:
     """Return the state of operation: workers, queue, running tasks, jobs and disk space."""
     return operations.operations_status()
 
 
-@operation_router.post("/maintenance", status_code=202, operation_id="start_job")
+@operation_router.post("/maintenance", status_code=202)
 @requires("admin")
 def start_job(spec: JobSpec) -> JobDetails:
     """Start a maintenance job: compact shards, or write a backup. A worker runs it.
@@ -143,7 +139,7 @@ def start_job(spec: JobSpec) -> JobDetails:
     return operations.start_job(spec)
 
 
-@operation_router.get("/snapshots", operation_id="list_snapshots")
+@operation_router.get("/snapshots")
 @requires("admin")
 def list_snapshots(_parameters: NoParameters) -> list[SnapshotDetails]:
     """List the backups that workers have written, newest first. `POST /maintenance` writes another."""
@@ -151,12 +147,7 @@ def list_snapshots(_parameters: NoParameters) -> list[SnapshotDetails]:
 
 
 @operation_router.head("/snapshots/{name}", include_in_schema=False)
-@operation_router.get(
-    "/snapshots/{name}",
-    operation_id="download_snapshot",
-    response_class=FileResponse,
-    responses=file_response(_MEDIA_TYPE),
-)
+@operation_router.get("/snapshots/{name}", response_class=FileResponse, responses=file_response(_MEDIA_TYPE))
 @requires("admin")
 def download_snapshot(name: str, request: Request) -> Response:
     """Download a backup archive, with support for byte ranges.
@@ -172,7 +163,7 @@ def download_snapshot(name: str, request: Request) -> Response:
     return response
 
 
-@operation_router.delete("/snapshots/{name}", status_code=204, operation_id="delete_snapshot")
+@operation_router.delete("/snapshots/{name}", status_code=204)
 @requires("admin")
 def delete_snapshot(name: str) -> None:
     """Delete a backup. Downloads in progress complete."""
@@ -185,7 +176,7 @@ _running_checks: dict[SearchEngine, asyncio.Future[Readiness]] = {}
 
 
 @health_router.head("/livez", include_in_schema=False)
-@health_router.get("/livez", operation_id="livez")
+@health_router.get("/livez")
 @requires("public")
 async def livez() -> dict[str, str]:
     """Check that the process is running."""
@@ -193,9 +184,7 @@ async def livez() -> dict[str, str]:
 
 
 @health_router.head("/readyz", include_in_schema=False)
-@health_router.get(
-    "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
-)
+@health_router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready."}})
 @requires("public")
 async def readyz(request: Request, service: QueryDep, response: Response) -> Readiness:
     """Check that the process can answer searches.
@@ -240,9 +229,9 @@ def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
     return ready.model_copy(update={"ready": can_search, "checks": checks})
 
 
-@health_router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
+@health_router.get("/metrics", response_class=PlainTextResponse)
 @requires("search")
-async def prometheus() -> Response:
+async def metrics() -> Response:
     """Return metrics in the Prometheus text format."""
     content, media_type = await run_health_check(prometheus_metrics.render)
     return Response(content, media_type=media_type)

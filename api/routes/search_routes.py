@@ -49,7 +49,7 @@ _STAGE_SECONDS = {
 }
 
 
-@search_router.get("/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_PROBLEMS)
+@search_router.get("/search", response_model=SearchResponse, responses=SEARCH_PROBLEMS)
 @requires("search")
 async def search(service: QueryDep, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search videos by text, in all domains or some of them, best first.
@@ -66,9 +66,7 @@ async def search(service: QueryDep, parameters: Annotated[SearchParameters, Quer
     return Response(response.model_dump_json(), media_type="application/json")
 
 
-@router.post(
-    "/search", operation_id="search_many", response_model=SearchBatchResponse, responses=SEARCH_PROBLEMS
-)
+@router.post("/search", response_model=SearchBatchResponse, responses=SEARCH_PROBLEMS)
 @requires("search")
 async def search_many(service: QueryDep, batch: SearchBatch) -> Response:
     """Run up to 256 searches in one request, all on one release except those with a cursor.
@@ -109,7 +107,7 @@ def _observe_timing(response: SearchResponse) -> None:
         tracing.record_stages("search", stages, facts)
 
 
-@router.get("/suggestions", operation_id="suggest_words")
+@router.get("/suggestions")
 @requires("search")
 async def suggest_words(
     service: QueryDep, parameters: Annotated[SuggestionParameters, Query()]
@@ -121,7 +119,7 @@ async def suggest_words(
     return await run_search(service.suggest, parameters.q, parameters.k)
 
 
-@router.post("/search/clip", operation_id="search_by_clip")
+@router.post("/search/clip")
 @requires("search")
 async def search_by_clip(
     service: QueryDep,
@@ -137,7 +135,7 @@ async def search_by_clip(
         return await run_search(service.search_clip, clip.file, **arguments)
 
 
-@router.get("/videos/{video_id}/captions", operation_id="describe_video")
+@router.get("/videos/{video_id}/captions")
 @requires("search")
 async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
@@ -147,7 +145,7 @@ async def describe_video(
         return await run_search(service.caption_video, video_id, **dict(parameters))
 
 
-@query_report_router.get("/tasks/{task_id}/queries", operation_id="get_query_report")
+@query_report_router.get("/tasks/{task_id}/queries")
 @requires("search")
 async def get_query_report(
     service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]

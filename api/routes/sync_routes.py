@@ -15,7 +15,7 @@ from service.syncs import registered_syncs, synced_files
 router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
 
 
-@router.post("", status_code=201, operation_id="register_sync")
+@router.post("", status_code=201)
 @requires("ingest")
 def register_sync(spec: SyncSpec) -> SyncDetails:
     """Let a domain follow a folder of videos, or a manifest.
@@ -27,14 +27,14 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     return registered_syncs.register_sync(spec)
 
 
-@router.get("", operation_id="list_syncs")
+@router.get("")
 @requires("search")
 def list_syncs(_parameters: NoParameters) -> list[SyncDetails]:
     """List syncs by domain name, with their last and next run."""
     return registered_syncs.list_syncs()
 
 
-@router.get("/files", operation_id="list_synced_files")
+@router.get("/files")
 @requires("search")
 def list_synced_files(
     links: PageLinkDep, parameters: Annotated[SyncedFileFilters, Query()]
@@ -43,7 +43,7 @@ def list_synced_files(
     return links.add(synced_files.list_files(parameters))
 
 
-@router.put("/files", status_code=204, operation_id="record_synced_files")
+@router.put("/files", status_code=204)
 @requires("ingest")
 def record_synced_files(patch: SyncedFilesPatch) -> None:
     """Record what a sync saw, and rename videos whose file has another name. Idempotent.
@@ -53,14 +53,14 @@ def record_synced_files(patch: SyncedFilesPatch) -> None:
     synced_files.record_files(patch)
 
 
-@router.get("/sources", operation_id="list_synced_sources")
+@router.get("/sources")
 @requires("search")
 def list_synced_sources(_parameters: NoParameters) -> list[FollowedSource]:
     """List the sources that domains follow, or have followed."""
     return synced_files.list_sources()
 
 
-@router.delete("/{sync}", status_code=204, operation_id="remove_sync")
+@router.delete("/{sync}", status_code=204)
 @requires("ingest")
 def remove_sync(
     sync: Annotated[str, Path(description="ID of the sync, or name or slug of its domain.")],

@@ -26,20 +26,16 @@ from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
 from service.core.list_parameters import TaskFilters
-from service.library import library_listing
-from service.library.deletion import delete_task, delete_videos
+from service.library import deletion, library_listing
 from service.reading import reading_commands
 from service.tasks import commands, task_storage, upgrades
-from service.tasks.commands import create_sample_task
 from service.tasks.idempotency import CreateOutcome
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=ScopedRoute)
 
 
-@router.post(
-    "", status_code=202, response_model=tasks.TaskDetails, openapi_extra=TASK_BODY, operation_id="create_task"
-)
+@router.post("", status_code=202, response_model=tasks.TaskDetails, openapi_extra=TASK_BODY)
 @requires("ingest")
 async def create_task(
     request: Request, response: Response, caller: CallerDep, idempotency_key: IdempotencyKey = None
@@ -58,11 +54,7 @@ async def create_task(
 
 
 @router.post(
-    "/{task_id}/videos",
-    status_code=202,
-    response_model=tasks.TaskDetails,
-    openapi_extra=APPEND_BODY,
-    operation_id="append_videos",
+    "/{task_id}/videos", status_code=202, response_model=tasks.TaskDetails, openapi_extra=APPEND_BODY
 )
 @requires("ingest")
 async def append_videos(
@@ -99,7 +91,7 @@ async def append_videos(
     return _answer(request, response, outcome)
 
 
-@router.get("", operation_id="list_tasks", response_model=list[tasks.TaskDetails], responses=UNCHANGED)
+@router.get("", response_model=list[tasks.TaskDetails], responses=UNCHANGED)
 @requires("search")
 def list_tasks(request: Request, links: PageLinkDep, parameters: Annotated[TaskFilters, Query()]) -> Response:
     """List tasks, by default in queue order. `into` is null for domains, and set for appends and upgrades.
@@ -110,21 +102,21 @@ def list_tasks(request: Request, links: PageLinkDep, parameters: Annotated[TaskF
     return conditional_response(request, page.tasks, headers=links.headers(page))
 
 
-@router.get("/{task_id}", operation_id="get_task", response_model=tasks.TaskDetails, responses=UNCHANGED)
+@router.get("/{task_id}", response_model=tasks.TaskDetails, responses=UNCHANGED)
 @requires("search")
 def get_task(task_id: str, request: Request) -> Response:
     """Return a task with its state, progress, estimated remaining time and first rejected videos."""
     return conditional_response(request, commands.get_task(task_id))
 
 
-@router.post("/{task_id}/cancel", status_code=202, operation_id="cancel_task")
+@router.post("/{task_id}/cancel", status_code=202)
 @requires("ingest")
 def cancel_task(task_id: str) -> tasks.TaskDetails:
     """Cancel a task: immediately if it is queued, otherwise at the worker's next step."""
     return commands.cancel_task(task_id)
 
 
-@router.post("/{task_id}/retry", status_code=202, operation_id="retry_task")
+@router.post("/{task_id}/retry", status_code=202)
 @requires("ingest")
 def retry_task(task_id: str, spec: tasks.RetrySpec | None = None) -> tasks.TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks.
@@ -134,7 +126,7 @@ def retry_task(task_id: str, spec: tasks.RetrySpec | None = None) -> tasks.TaskD
     return commands.retry_task(task_id, spec)
 
 
-@router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")
+@router.post("/{task_id}/relearn", status_code=202)
 @requires("ingest")
 def relearn_task(
     task_id: str,
@@ -157,7 +149,7 @@ def relearn_task(
     return _answer(request, response, outcome)
 
 
-@router.post("/{task_id}/upgrade", status_code=202, operation_id="upgrade_task")
+@router.post("/{task_id}/upgrade", status_code=202)
 @requires("ingest")
 def upgrade_task(task_id: str, spec: tasks.UpgradeSpec | None = None) -> tasks.TaskDetails:
     """Learn a domain again with another backbone or method, from the files that its videos were added from.
@@ -170,7 +162,7 @@ def upgrade_task(task_id: str, spec: tasks.UpgradeSpec | None = None) -> tasks.T
     return upgrades.upgrade_domain(task_id, spec or tasks.UpgradeSpec())
 
 
-@router.post("/{task_id}/upgrade/undo", operation_id="undo_upgrade")
+@router.post("/{task_id}/upgrade/undo")
 @requires("ingest")
 def undo_upgrade(task_id: str) -> tasks.TaskDetails:
     """Undo a domain's upgrade, until it is accepted or 14 days old. Videos deleted since then stay deleted.
@@ -180,21 +172,21 @@ def undo_upgrade(task_id: str) -> tasks.TaskDetails:
     return upgrades.undo_upgrade(task_id)
 
 
-@router.post("/{task_id}/upgrade/accept", operation_id="accept_upgrade")
+@router.post("/{task_id}/upgrade/accept")
 @requires("ingest")
 def accept_upgrade(task_id: str) -> tasks.TaskDetails:
     """Keep a domain's upgrade for good, so that the space of its previous vectors becomes free."""
     return upgrades.accept_upgrade(task_id)
 
 
-@router.get("/{task_id}/reading", operation_id="get_reading")
+@router.get("/{task_id}/reading")
 @requires("search")
 def get_reading(task_id: str) -> tasks.ReadingDetails:
     """Return what is read from a domain's videos besides their pictures, and how far that is."""
     return reading_commands.get_reading(task_id)
 
 
-@router.post("/{task_id}/reading", status_code=202, operation_id="start_reading")
+@router.post("/{task_id}/reading", status_code=202)
 @requires("ingest")
 def start_reading(task_id: str, spec: tasks.ReadingSpec | None = None) -> tasks.ReadingDetails:
     """Read the videos of a domain that were not read yet: files, speech, and text in the picture. Idempotent.
@@ -205,41 +197,41 @@ def start_reading(task_id: str, spec: tasks.ReadingSpec | None = None) -> tasks.
     return reading_commands.start_reading(task_id, spec or tasks.ReadingSpec())
 
 
-@router.delete("/{task_id}/reading", operation_id="cancel_reading")
+@router.delete("/{task_id}/reading")
 @requires("ingest")
 def cancel_reading(task_id: str) -> tasks.ReadingDetails:
     """Stop reading the videos of a domain. What was read stays. Idempotent."""
     return reading_commands.cancel_reading(task_id)
 
 
-@router.delete("/{task_id}/videos", operation_id="delete_videos")
+@router.delete("/{task_id}/videos")
 @requires("ingest")
-def delete_videos_of_task(task_id: str, body: DeletionRequest) -> DeletionResult:
+def delete_videos(task_id: str, body: DeletionRequest) -> DeletionResult:
     """Delete videos of a task. Videos of other tasks are kept, and reported as not found."""
-    return delete_videos(body.videos, task_id=task_id)
+    return deletion.delete_videos(body.videos, task_id=task_id)
 
 
-@router.delete("/{task_id}", operation_id="delete_task")
+@router.delete("/{task_id}")
 @requires("ingest")
-def delete_whole_task(task_id: str) -> DeletionResult:
+def delete_task(task_id: str) -> DeletionResult:
     """Delete a task with all of its videos and its evaluation. A waiting or running task gives 409: cancel it first.
 
     A task that was never published is removed. A learned task stays in the sequence without videos, because later
     releases build on it; its name becomes available. The next `cinestrata compact` removes its vectors.
     """
-    return delete_task(task_id)
+    return deletion.delete_task(task_id)
 
 
-@samples_router.post("", status_code=202, operation_id="create_sample_task")
+@samples_router.post("", status_code=202)
 @requires("ingest")
-def create_samples(
+def create_sample_task(
     request: Request, response: Response, caller: CallerDep, _parameters: NoParameters
 ) -> tasks.TaskDetails:
     """Add the sample domain `street`, whose videos the service draws, for a first search.
 
     The request takes a few seconds. The videos belong to the service and are deleted with the domain.
     """
-    return _answer(request, response, create_sample_task(caller=caller))
+    return _answer(request, response, commands.create_sample_task(caller=caller))
 
 
 def _answer(request: Request, response: Response, outcome: CreateOutcome) -> tasks.TaskDetails:
@@ -314,7 +306,6 @@ STREAMS = StreamLimit("event streams", "close one, or poll the task instead", mo
 
 @router.get(
     "/{task_id}/events",
-    operation_id="watch_task",
     response_class=StreamingResponse,
     responses={
         200: {"content": {"text/event-stream": {}}, "description": "Events until the task ends."},

@@ -29,8 +29,7 @@ from service.core.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from service.tasks import upload_store
-from service.tasks.upload_preview import preview_upload
+from service.tasks import upload_preview, upload_store
 from service.tasks.upload_store import Upload, UploadWriter
 
 VERSION = "1.0.0"
@@ -145,14 +144,9 @@ class RequestTimeout(CinestrataError, status=408, title="Request timeout"):
     """The client sent nothing for too long."""
 
 
-@router.post(
-    f"{_PATH}/preview",
-    operation_id="preview_upload",
-    openapi_extra=openapi.PREVIEW_BODY,
-    response_model=UploadPreview,
-)
+@router.post(f"{_PATH}/preview", openapi_extra=openapi.PREVIEW_BODY, response_model=UploadPreview)
 @requires("ingest")
-async def preview(request: Request) -> UploadPreview:
+async def preview_upload(request: Request) -> UploadPreview:
     """Preview the task that selected files would become: its videos, captions and problems. Nothing is stored.
 
     Send the path and size of each file, and the content of caption tables and sidecar files. Then upload the files that
@@ -160,12 +154,12 @@ async def preview(request: Request) -> UploadPreview:
     `upload://<upload ID>` as their `uri`.
     """
     body = await request.body()
-    return await run_long(lambda: preview_upload(parse_json(PreviewRequest, body)))
+    return await run_long(lambda: upload_preview.preview_upload(parse_json(PreviewRequest, body)))
 
 
-@_tus_router.options("", status_code=204, response_class=Response, operation_id="upload_capabilities")
+@_tus_router.options("", status_code=204, response_class=Response)
 @requires("ingest")
-async def capabilities() -> Response:
+async def upload_capabilities() -> Response:
     """Return the tus version, its supported extensions and the maximum file size."""
     headers = {
         "Tus-Version": VERSION,
@@ -175,7 +169,7 @@ async def capabilities() -> Response:
     return Response(status_code=204, headers=headers)
 
 
-@_tus_router.post("", status_code=201, response_class=Response, operation_id="create_upload")
+@_tus_router.post("", status_code=201, response_class=Response)
 @requires("ingest")
 async def create_upload(
     request: Request,
@@ -202,7 +196,7 @@ async def create_upload(
     )
 
 
-@_tus_router.head("/{upload_id}", response_class=Response, operation_id="get_upload_offset")
+@_tus_router.head("/{upload_id}", response_class=Response)
 @requires("ingest")
 def get_upload_offset(upload_id: str) -> Response:
     """Return the number of stored bytes (`Upload-Offset`): an interrupted upload continues there."""
@@ -214,7 +208,7 @@ def get_upload_offset(upload_id: str) -> Response:
     return Response(headers=headers)
 
 
-@_tus_router.patch("/{upload_id}", status_code=204, operation_id="append_to_upload")
+@_tus_router.patch("/{upload_id}", status_code=204)
 @requires("ingest")
 async def append_to_upload(
     upload_id: str, request: Request, upload_offset: _UploadOffset = None, content_type: _ContentType = None
@@ -231,7 +225,7 @@ async def append_to_upload(
     return Response(status_code=204, headers=upload_headers(upload, received))
 
 
-@_tus_router.delete("/{upload_id}", status_code=204, operation_id="delete_upload")
+@_tus_router.delete("/{upload_id}", status_code=204)
 @requires("ingest")
 def delete_upload(upload_id: str) -> Response:
     """Delete an upload and its bytes (tus extension termination)."""

@@ -47,7 +47,7 @@ class TranscriptParameters(StrictParameters):
 _CACHE_ONE_DAY = "private, max-age=86400"
 
 
-@router.get("", operation_id="list_videos", response_model=videos.VideoPage, responses=UNCHANGED)
+@router.get("", response_model=videos.VideoPage, responses=UNCHANGED)
 @requires("search")
 def list_videos(
     request: Request, links: PageLinkDep, parameters: Annotated[VideoFilters, Query()]
@@ -57,7 +57,7 @@ def list_videos(
     return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get("/{video_id}", operation_id="get_video", response_model=videos.VideoDetails, responses=UNCHANGED)
+@router.get("/{video_id}", response_model=videos.VideoDetails, responses=UNCHANGED)
 @requires("search")
 def get_video(video_id: str, request: Request) -> Response:
     """Return a video with its captions, metadata and transcript.
@@ -68,7 +68,7 @@ def get_video(video_id: str, request: Request) -> Response:
     return conditional_response(request, video, entity_tag=video_changes.entity_tag(video))
 
 
-@router.patch("/{video_id}", operation_id="edit_video", responses=EDIT_PROBLEMS)
+@router.patch("/{video_id}", responses=EDIT_PROBLEMS)
 @requires("ingest")
 def edit_video(
     video_id: str,
@@ -89,7 +89,7 @@ def edit_video(
     return video
 
 
-@router.patch("/{video_id}/transcript/{cue_id}", operation_id="edit_cue", responses=EDIT_PROBLEMS)
+@router.patch("/{video_id}/transcript/{cue_id}", responses=EDIT_PROBLEMS)
 @requires("ingest")
 def edit_cue(video_id: str, cue_id: str, patch: videos.CuePatch, response: Response) -> videos.VideoDetails:
     """Correct a timed text of a video, named by its `id`.
@@ -101,7 +101,7 @@ def edit_cue(video_id: str, cue_id: str, patch: videos.CuePatch, response: Respo
     return video
 
 
-@router.delete("/{video_id}/transcript/{cue_id}", operation_id="delete_cue", responses=EDIT_PROBLEMS)
+@router.delete("/{video_id}/transcript/{cue_id}", responses=EDIT_PROBLEMS)
 @requires("ingest")
 def delete_cue(video_id: str, cue_id: str) -> videos.VideoDetails:
     """Delete a timed text of a video. No reading brings it back."""
@@ -110,7 +110,6 @@ def delete_cue(video_id: str, cue_id: str) -> videos.VideoDetails:
 
 @router.get(
     "/{video_id}/transcript",
-    operation_id="get_transcript",
     response_class=PlainTextResponse,
     responses={
         200: {"content": {"application/x-subrip": {}, "text/vtt": {}}, "description": "The subtitles."}
@@ -131,7 +130,7 @@ def get_transcript(
     )
 
 
-@router.get("/{video_id}/similar", operation_id="find_similar")
+@router.get("/{video_id}/similar")
 @requires("search")
 def find_similar(
     service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
@@ -144,7 +143,7 @@ def find_similar(
     return service.search_similar(video_id, **dict(parameters))
 
 
-@router.get("/{video_id}/explanation", operation_id="explain_result")
+@router.get("/{video_id}/explanation")
 @requires("search")
 def explain_result(
     service: QueryDep, video_id: str, parameters: Annotated[ExplanationParameters, Query()]
@@ -161,12 +160,7 @@ def explain_result(
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)
-@router.get(
-    "/{video_id}/thumbnail",
-    operation_id="get_thumbnail",
-    response_class=FileResponse,
-    responses=file_response("image/jpeg"),
-)
+@router.get("/{video_id}/thumbnail", response_class=FileResponse, responses=file_response("image/jpeg"))
 @requires("search")
 def get_thumbnail(video_id: str, request: Request) -> Response:
     """Return a JPEG image from the middle of the video, at most 320 pixels wide."""
@@ -176,12 +170,7 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
 
 
 @router.head("/{video_id}/stream", include_in_schema=False)
-@router.get(
-    "/{video_id}/stream",
-    operation_id="stream_video",
-    response_class=FileResponse,
-    responses=file_response("video/*"),
-)
+@router.get("/{video_id}/stream", response_class=FileResponse, responses=file_response("video/*"))
 @requires("search")
 async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:
     """Return the video file, with support for byte ranges. The service forwards remote videos."""
@@ -200,7 +189,7 @@ async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Re
     return await run_in_threadpool(range_response, request, path, media_type, headers)
 
 
-@router.delete("/{video_id}", operation_id="delete_video")
+@router.delete("/{video_id}")
 @requires("ingest")
 def delete_video(video_id: str) -> videos.DeletionResult:
     """Delete a video. Searches, training and evaluation no longer use it; repeating the request gives 404.
@@ -227,7 +216,7 @@ RATE = RateLimitItemPerMinute(60)
 _limiter = FixedWindowRateLimiter(MemoryStorage())
 
 
-@feedback_router.post("", operation_id="give_feedback")
+@feedback_router.post("")
 @requires("search")
 def give_feedback(request: Request, spec: videos.FeedbackSpec) -> videos.FeedbackDetails:
     """Mark a video right or wrong for a query. Idempotent: each caller has one verdict per video and query.
@@ -240,7 +229,7 @@ def give_feedback(request: Request, spec: videos.FeedbackSpec) -> videos.Feedbac
     return video_changes.give_feedback(spec)
 
 
-@feedback_router.get("", operation_id="list_feedback")
+@feedback_router.get("")
 @requires("search")
 def list_feedback(
     request: Request, links: PageLinkDep, parameters: Annotated[FeedbackFilters, Query()]
@@ -250,7 +239,7 @@ def list_feedback(
     return links.add(video_changes.list_feedback(parameters))
 
 
-@feedback_router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")
+@feedback_router.delete("/{feedback_id}", status_code=204)
 @requires("search")
 def take_back_feedback(request: Request, feedback_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> None:
     """Take back feedback. The next search no longer counts it.

@@ -17,7 +17,7 @@ router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRout
 _DeliveryId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
-@router.post("", status_code=201, operation_id="create_webhook")
+@router.post("", status_code=201)
 @requires("admin")
 def create_webhook(spec: webhooks.WebhookSpec) -> webhooks.WebhookSecret:
     """Register an endpoint that receives events as signed messages (Standard Webhooks).
@@ -30,35 +30,35 @@ def create_webhook(spec: webhooks.WebhookSpec) -> webhooks.WebhookSecret:
     return endpoints.create_webhook(spec)
 
 
-@router.get("", operation_id="list_webhooks")
+@router.get("")
 @requires("admin")
 def list_webhooks(_parameters: NoParameters) -> list[webhooks.WebhookDetails]:
     """List the registered endpoints, oldest first."""
     return endpoints.list_webhooks()
 
 
-@router.patch("/{webhook_id}", operation_id="edit_webhook")
+@router.patch("/{webhook_id}")
 @requires("admin")
 def edit_webhook(webhook_id: str, patch: webhooks.WebhookPatch) -> webhooks.WebhookDetails:
     """Change a webhook's events, or enable or disable it."""
     return endpoints.edit_webhook(webhook_id, patch)
 
 
-@router.delete("/{webhook_id}", status_code=204, operation_id="remove_webhook")
+@router.delete("/{webhook_id}", status_code=204)
 @requires("admin")
 def remove_webhook(webhook_id: str) -> None:
     """Remove a webhook and its messages."""
     endpoints.remove_webhook(webhook_id)
 
 
-@router.post("/{webhook_id}/test", operation_id="test_webhook")
+@router.post("/{webhook_id}/test")
 @requires("admin")
 def test_webhook(webhook_id: str) -> webhooks.DeliveryDetails:
     """Send one `webhook.test` message now, and return the result."""
     return endpoints.send_test(webhook_id)
 
 
-@router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
+@router.get("/{webhook_id}/deliveries")
 @requires("admin")
 def list_deliveries(
     webhook_id: str, links: PageLinkDep, parameters: Annotated[PageParameters, Query()]
@@ -70,7 +70,7 @@ def list_deliveries(
     return links.add(endpoints.list_deliveries(webhook_id, parameters))
 
 
-@router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202, operation_id="resend_delivery")
+@router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202)
 @requires("admin")
 def resend_delivery(webhook_id: str, delivery_id: _DeliveryId) -> webhooks.DeliveryDetails:
     """Resend a message that was delivered or given up. It keeps its `webhook-id`."""

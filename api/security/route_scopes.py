@@ -94,7 +94,8 @@ def request_actor(request: Request, principal: Principal | None) -> Actor:
 class ScopedRoute(APIRoute):
     """A route that refuses requests without the scope that its endpoint declares.
 
-    The OpenAPI description has the scope, and the first sentence of the endpoint's docstring as a summary.
+    The OpenAPI description has the scope, the endpoint's name as the operation's ID, and the first sentence of its
+    docstring as a summary.
     """
 
     # Added to the operation in the OpenAPI description.
@@ -108,6 +109,7 @@ class ScopedRoute(APIRoute):
         options["openapi_extra"] = {**(options.get("openapi_extra") or {}), **described}
         summary = (endpoint.__doc__ or "").partition("\n\n")[0].partition(". ")[0]
         options["summary"] = " ".join(summary.split()).removesuffix(".")
+        options["operation_id"] = endpoint.__name__
         super().__init__(path, endpoint, **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -142,7 +144,7 @@ class ScopedRoute(APIRoute):
 
 
 def check_declarations(app: FastAPI) -> None:
-    """Check that every route declares and enforces its scope, and that operations have IDs; raises TypeError."""
+    """Check that every route declares and enforces its scope; raises TypeError."""
     for context in iter_route_contexts(app.routes):
         route = context.original_route
         if isinstance(route, Mount) and route.path in _PUBLIC_MOUNTS:
@@ -154,10 +156,6 @@ def check_declarations(app: FastAPI) -> None:
         if declared_scope(context.endpoint) is None:
             raise TypeError(
                 f"The route {context.path} declares no scope: decorate its endpoint with @requires(…)."
-            )
-        if context.include_in_schema and context.operation_id is None:
-            raise TypeError(
-                f"The route {context.path} has no operation_id: give it the name of the client's method."
             )
 
 

@@ -137,14 +137,6 @@ def test_route_without_declaration_is_refused_at_start() -> None:
             check_declarations(app)
 
 
-def test_route_without_operation_id_is_refused_at_start() -> None:
-    app, router = FastAPI(openapi_url=None, docs_url=None, redoc_url=None), APIRouter(route_class=ScopedRoute)
-    router.get("/nameless")(requires("search")(lambda: None))
-    app.include_router(router)
-    with pytest.raises(TypeError, match=r"nameless has no operation_id"):
-        check_declarations(app)
-
-
 SEARCHABLE = "The model is still being loaded"  # of a search that passed the check of its credentials
 
 
