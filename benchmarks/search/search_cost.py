@@ -57,12 +57,14 @@ class _Libraries:
         self._next_id = 1
 
     @cache  # noqa: B019 (one object, which lives as long as the process)
-    def library(self, backbone: Backbone, tasks: int, vectors: int) -> SyntheticLibrary:
+    def library(
+        self, backbone: Backbone, tasks: int, vectors: int, captioned: float = 1.0
+    ) -> SyntheticLibrary:
         first_id = self._next_id
         self._next_id += vectors
         folder = self._root / f"library-{first_id}"
         counts = {"tasks": tasks, "videos": vectors // tasks, "queries": 2 * self.queries}
-        return make_library(folder, backbone, **counts, first_id=first_id, seed=first_id)
+        return make_library(folder, backbone, **counts, first_id=first_id, seed=vectors, captioned=captioned)
 
 
 def measure_overhead(libraries: _Libraries, backbone: Backbone, vectors: int) -> Row:
@@ -76,6 +78,19 @@ def measure_overhead(libraries: _Libraries, backbone: Backbone, vectors: int) ->
     )
     name = f"search over its bound, {vectors:,} vectors, {backbone.name.split('/')[0]}"
     return Row(name, second.ratio, second.ratio <= 1.25, "≤ 1.25", f"{first.p50:.1f} and {second.p50:.1f} ms")
+
+
+def measure_captions(libraries: _Libraries, backbone: Backbone, vectors: int) -> Row:
+    """Measure a search's latency where half of the videos have no captions against one where all have."""
+    captioned, half = (libraries.library(backbone, 1, vectors, share) for share in (1.0, 0.5))
+    first, second = compare_latency(
+        _search(start_engine(captioned)),
+        _search(start_engine(half)),
+        [query.text for query in captioned.queries[: libraries.queries]],
+        ROUNDS,
+    )
+    name = f"half of {vectors:,} videos without captions over all captioned"
+    return Row(name, second.ratio, second.ratio <= 1.1, "≤ 1.1", f"{first.p50:.1f} and {second.p50:.1f} ms")
 
 
 def measure_throughput(libraries: _Libraries, backbone: Backbone, vectors: int) -> Row:
@@ -151,6 +166,7 @@ def main() -> None:
         for measure, backbone, vectors in (
             (measure_overhead, tiny, large),
             (measure_overhead, shaped, large),
+            (measure_captions, tiny, large),
             (measure_throughput, tiny, small),
             (measure_memory, shaped, large),
         ):

@@ -109,8 +109,12 @@ def make_library(
     queries: int,
     first_id: int = 1,
     seed: int = 0,
+    captioned: float = 1.0,
 ) -> SyntheticLibrary:
-    """Write a library of domains with ``videos`` videos each; libraries in one catalog must not share vector IDs."""
+    """Write a library of domains with ``videos`` videos each; libraries in one catalog must not share vector IDs.
+
+    ``captioned`` is the share of the videos with captions, apart from those of the queries, which have none.
+    """
     rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
     layout = VectorLayout(backbone.semantic_dim, config.semantic_weight)
     words = _whole_words(backbone)
@@ -153,8 +157,13 @@ def make_library(
         parent = _publish_domain(store, state, first_id, vectors, parent)
         targets += [TargetedQuery(text, first_id + row) for row, text in enumerate(texts[_CAPTIONS:])]
         # The videos of the queries have no captions: they are found by what they look like.
-        captions_of_videos = _captions(shared, words, videos, np.random.default_rng([seed, number]))
-        captions_of_videos[:query_count] = [""] * query_count
+        rng_of_captions = np.random.default_rng([seed, number])
+        captions_of_videos = _captions(shared, words, videos, rng_of_captions)
+        is_captioned = rng_of_captions.random(videos) < captioned
+        is_captioned[:query_count] = False
+        captions_of_videos = [
+            text * bool(has) for text, has in zip(captions_of_videos, is_captioned, strict=True)
+        ]
         _insert_catalog_rows(task, first_id, captions_of_videos)
         first_id += videos
     return SyntheticLibrary(

@@ -26,7 +26,7 @@ from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel, VisualScore
 from models.routing.router import Router, TextEvidence
 from service.core.errors import Unavailable
-from service.search.library_words import VideoTasks
+from service.search.library_words import DomainCaptions, VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile
 from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS, QueryVectorCache
 
@@ -35,6 +35,8 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
+_ANN_HITS = 100  # of a scan that finds videos without captions, too: an ANN structure has no more
+_REMOTE_HITS = 4096  # beyond, a remote store is sent the IDs of the videos without captions
 _MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
 _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
 
@@ -64,6 +66,9 @@ class ShardScan(NamedTuple):
     # Reduces hits to videos, for shards with moments; None keeps the hits.
     group: Grouping | None = best_per_video
     exclude: Sequence[int] = ()  # IDs to leave out
+    # If given, the k nearest videos without captions are found, too, and follow those of all.
+    captions: DomainCaptions | None = None
+    find_uncaptioned: Callable[[], Ids] | None = None  # lists the IDs to search that have none
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,9 +283,9 @@ class SearchSnapshot:
         Scans that differ only in the query share one pass over their shard. Shards are scanned in parallel if that is
         faster. A shard that becomes unreadable is set aside, and its scans have no hits.
         """
-        groups: dict[tuple[str, int, int, Grouping | None, Sequence[int]], list[int]] = {}
+        groups: dict[tuple[object, ...], list[int]] = {}
         for number, scan in enumerate(scans):
-            key = scan.task, scan.k, id(scan.among), scan.group, tuple(scan.exclude)
+            key = scan.task, scan.k, id(scan.among), scan.group, tuple(scan.exclude), scan.captions
             groups.setdefault(key, []).append(number)
         batches = [[scans[number] for number in numbers] for numbers in groups.values()]
         shards = [self.shards[batch[0].task] for batch in batches]
@@ -294,11 +299,13 @@ class SearchSnapshot:
 
     def _scan_shard(self, scans: Sequence[ShardScan]) -> list[Hits]:
         """Run scans of one shard that differ only in the query."""
-        task, query, k, among, group, exclude = scans[0]
+        task, query, k, among, group, exclude, captions, _ = scans[0]
         if task not in self.degraded:
             shard = self.shards[task]
             queries = query[None] if len(scans) == 1 else np.stack([scan.query for scan in scans])
             try:
+                if captions is not None:
+                    return self._scan_both(scans[0], queries, captions)
                 if group is None or not shard.has_moments:
                     return shard.search_many(queries, k, exclude, among)
 
@@ -310,9 +317,50 @@ class SearchSnapshot:
                 self.mark_degraded(task, error)
         return [NO_HITS] * len(scans)
 
+    def _scan_both(self, scan: ShardScan, queries: Vectors, captions: DomainCaptions) -> list[Hits]:
+        """Find the nearest videos to each query, and the nearest of those without captions, in one pass.
+
+        Its depth is a multiple of what has enough of these if captions do not depend on the cosine. If it is not
+        enough for a query, the videos without captions are searched alone.
+        """
+        shard, count, number = self.shards[scan.task], len(queries), self.task_indices[scan.task]
+        group = scan.group if scan.group and shard.has_moments else lambda hits: hits
+        needed = scan.k * int(self.video_tasks.counts[number]) // int(captions.uncaptioned_counts[number])
+        first_depth = max(min(4 * needed, _ANN_HITS), 2 * needed, _DEPTH_FACTOR * scan.k * shard.has_moments)
+        first = shard.search_many(queries, first_depth, scan.exclude, scan.among)
+
+        def search(rows: Rows, depth: int) -> Sequence[Hits]:
+            if depth == first_depth:
+                return [first[row] for row in rows.tolist()]
+            return shard.search_many(queries[rows], depth, scan.exclude, scan.among)
+
+        def search_uncaptioned(rows: Rows, depth: int) -> Sequence[Hits]:
+            if depth == first_depth or (shard.is_remote and depth <= _REMOTE_HITS):
+                return search(rows, depth)
+            ids = scan.find_uncaptioned() if scan.find_uncaptioned else None
+            limit = depth if shard.has_moments else scan.k
+            return shard.search_many(queries[rows], limit, scan.exclude, ids)
+
+        def drop_captioned(hits: Hits) -> Hits:
+            videos = group(hits)
+            is_captioned = captions.are_captioned(videos.ids, np.full(len(videos.ids), number))
+            return Hits(videos.ids[~is_captioned], videos.scores[~is_captioned])
+
+        nearest = nearest_videos(search, count, scan.k, group, first_depth)
+        uncaptioned = nearest_videos(search_uncaptioned, count, scan.k, drop_captioned, first_depth)
+        return [
+            Hits(np.append(best.ids, more.ids[is_new]), np.append(best.scores, more.scores[is_new]))
+            for best, more in zip(nearest, uncaptioned, strict=True)
+            for is_new in [np.isin(more.ids, best.ids, invert=True)]
+        ]
+
 
 def nearest_videos(
-    search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Grouping
+    search: Callable[[Rows, int], Sequence[Hits]],
+    count: int,
+    k: int,
+    group: Grouping,
+    depth: int | None = None,
 ) -> list[Hits]:
     """Find each query's k best videos, or all if there are fewer, as if every vector were scored.
 
@@ -322,9 +370,10 @@ def nearest_videos(
     Args:
         search: Finds a shard's best hits, best first, then by ID, given the query numbers and the number of hits.
         group: Reduces hits to videos, keeping the best score and the order.
+        depth: Number of hits to fetch first; by default, a multiple of k.
     """
     results: dict[int, Hits] = {}
-    remaining, depth = np.arange(count), _DEPTH_FACTOR * k
+    remaining, depth = np.arange(count), depth or _DEPTH_FACTOR * k
     while len(remaining):
         for number, hits in zip(remaining.tolist(), search(remaining, depth), strict=True):
             videos = group(hits)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache as cache_results
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import cast
 
@@ -369,29 +369,45 @@ def _resolve_mode(
 def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tuple[ShardScan, bool]]:
     """Plan a round's scans, each with whether it looks for the nearest videos in the whole task.
 
-    There is one scan for the nearest videos, if any can enter, and those for videos with more evidence. In a task of
-    few videos, one scan finds all.
+    There is one scan for the nearest videos, if any can enter, also those without captions, and those for videos with
+    more evidence. In a task of few videos, one scan finds all.
     """
     planned: list[tuple[ShardScan, bool]] = []
-    words, snapshot = search.words, search.snapshot
+    words = search.words
     for task, vector in vectors.items():
         allowed = None if search.allowed_ids is None else search.allowed_ids[task]
-        size = snapshot.shards[task].count if allowed is None else len(allowed)
+        size = search.snapshot.shards[task].count if allowed is None else len(allowed)
         if size <= _FEW_VECTORS:
             planned.append((ShardScan(task, vector, max(1, size), allowed), True))
             continue
         groups = words.groups(task, search.planner.depth)
-        # Where no other video can enter, only those in the groups are scanned.
-        if not groups or search.planner.can_enter(task, words.absent(task)):
+        captions = words.captions if words.has_many_uncaptioned(task) else None
+        find_uncaptioned = partial(_uncaptioned, search, task, allowed)
+        # Where no other video can enter, only those with more evidence are scanned.
+        is_whole = not (groups or captions) or search.planner.can_enter(task, words.absent(task))
+        if is_whole or captions:
             count = search.planner.depth + words.negative_count(task)
-            planned.append((ShardScan(task, vector, count, allowed), True))
+            scan = ShardScan(
+                task, vector, count, allowed, captions=captions, find_uncaptioned=find_uncaptioned
+            )
+            planned.append((scan, is_whole))
         for videos, count in groups:
-            among = _with_moments(snapshot, search.cache, task, videos)
-            if allowed is not None:
-                among = np.intersect1d(among, allowed)
+            among = _narrow(search, task, videos, allowed)
             if len(among):
                 planned.append((ShardScan(task, vector, count, among), False))
     return planned
+
+
+def _uncaptioned(search: TextSearch, task: str, allowed: Ids | None) -> Ids:
+    """List the videos of a task without captions, with their moments."""
+    videos = search.words.captions.uncaptioned(search.snapshot.task_indices[task])
+    return _narrow(search, task, videos, allowed)
+
+
+def _narrow(search: TextSearch, task: str, videos: Ids, allowed: Ids | None) -> Ids:
+    """Add the moments to some of a task's video IDs, and leave out those that do not pass the filter."""
+    ids = _with_moments(search.snapshot, search.cache, task, videos)
+    return ids if allowed is None else np.intersect1d(ids, allowed)
 
 
 def _with_moments(snapshot: SearchSnapshot, cache: VideoMetadataCache, task: str, ids: Ids) -> Ids:

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index.arrays import Hits, is_moment, moment_ids, video_ids_of
 from index.shards.faiss_vector_store import FaissShard
+from index.words.word_index import TextKind, VideoText, WordIndex
+from service.search.library_words import DomainCaptions
+from service.search.snapshots import search_snapshot
 from service.search.snapshots.search_snapshot import (
     ShardScan,
     best_per_video,
@@ -185,6 +188,43 @@ def test_scan_groups_the_hits_of_each_search_separately(shared: Served) -> None:
         assert hits.ids.tolist() == [video for video, _ in reference[:3]]
         assert hits.scores == pytest.approx([score for _, score in reference[:3]], abs=1e-5)
     assert expected[0] != expected[1]
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "remote"])
+@pytest.mark.parametrize("task", ["tsk_cars", "tsk_sea"])
+@pytest.mark.parametrize("k", [1, 2, 4])
+@given(is_captioned=st.lists(st.booleans(), min_size=4, max_size=4).filter(lambda each: not all(each[:3])))
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_scan_of_all_videos_finds_the_nearest_without_captions(
+    shared: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    k: int,
+    task: str,
+    is_remote: bool,
+    is_captioned: list[bool],
+) -> None:
+    """Also where forty moments of one video are nearer than all others."""
+    monkeypatch.setattr(FaissShard, "is_remote", is_remote)
+    monkeypatch.setattr(search_snapshot, "_ANN_HITS", 1)
+    monkeypatch.setattr(search_snapshot, "_REMOTE_HITS", 8)
+    snapshot = shared[1].snapshots.current()
+    texts = ["a bus number 7 turns left at the light", "a whale"]
+    queries = snapshot.query_vectors([(text, "pinned", task) for text in texts])
+    shard = snapshot.shards[task]
+    videos = np.unique(video_ids_of(shard.ids))
+    captioned = [video for video, has_one in zip(videos.tolist(), is_captioned, strict=False) if has_one]
+    words = WordIndex.empty().replace([(video, [VideoText(TextKind.CAPTION, "a")]) for video in captioned])
+    captions = DomainCaptions(words, snapshot.video_tasks)
+    rest = shard.ids[np.isin(video_ids_of(shard.ids), captioned, invert=True)]
+    scans = [ShardScan(task, q, k, captions=captions, find_uncaptioned=lambda: rest) for q in queries]
+    for query, hits in zip(queries, snapshot.scan(scans), strict=True):
+        everything = Hits(shard.ids, shard.vectors(shard.ids) @ query)
+        reference = _slow(everything, lambda _: True)
+        without = [video for video, _ in reference if video not in captioned][:k]
+        nearest = [video for video, _ in reference[:k]]
+        assert hits.ids.tolist() == nearest + [video for video in without if video not in nearest]
+        scores = dict(reference)
+        assert hits.scores == pytest.approx([scores[video] for video in hits.ids.tolist()], abs=1e-5)
 
 
 @pytest.mark.usefixtures("no_words")

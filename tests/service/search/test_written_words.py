@@ -22,6 +22,7 @@ from service.library.video_changes import edit_video, give_feedback, take_back
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
+from service.search.text_search import executor, query_words
 from service.search.text_search.executor import execute
 from service.search.text_search.query_words import MAX_SUGGESTIONS, suggest_words
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
@@ -213,6 +214,24 @@ def test_list_is_that_of_all_scores(
     """The groups that are scanned lose no video: the list equals that of every cosine plus lift plus words."""
     with _with_feedback(*entries):
         _check_list(served, SearchQuery(q=q, k=k, routes="all", where=where))
+
+
+@pytest.mark.parametrize("q", ["a bird", "turns", "the word milk again", "a wave"])
+@pytest.mark.parametrize("k", [1, 2, 15])
+@pytest.mark.parametrize("where", [None, {"place": "harbour"}], ids=["all", "filtered"])
+def test_list_with_many_videos_without_captions_is_that_of_all_scores(
+    served: SearchEngine, monkeypatch: pytest.MonkeyPatch, q: str, k: int, where: dict[str, Any] | None
+) -> None:
+    for module, name in ((executor, "_FEW_VECTORS"), (query_words, "_FEW"), (query_words, "_MANY")):
+        monkeypatch.setattr(module, name, 0)
+    edited = {"birds-1": BIRDS[1], "cars-2": CARS[2], "sea-0": SEA[0], "sea-1": SEA[1]}
+    try:
+        for video in edited:
+            edit_video(video, VideoPatch(captions=[]))
+        _check_list(served, SearchQuery(q=q, k=k, routes="all", where=where))
+    finally:
+        for video, caption in edited.items():
+            edit_video(video, VideoPatch(captions=[caption]))
 
 
 def _check_list(served: SearchEngine, query: SearchQuery) -> None:
