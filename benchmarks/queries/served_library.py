@@ -1,19 +1,14 @@
-"""Ingest a library with the workers' code and search it: ``python -m benchmarks.queries.served_library FOLDER``.
-
-The command runs in its own process, because a library's settings are those of its process. It reads FOLDER/library.json
-and writes FOLDER/answers.json and FOLDER/scores.npy.
-"""
+"""Ingest a library with the workers' code, and search it, in a process whose settings are those of the library."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,72 +80,72 @@ def serve(
 
     ``backbones`` are those of domains that have another one.
     """
-    specification = {
-        "domains": {
-            name: [
-                {
-                    "id": video.id,
-                    "uri": video.uri,
-                    "captions": video.stored,
-                    "split": "train" if video.stored else None,
-                    "metadata": video.metadata or None,
-                }
-                for video in videos
-            ]
-            for name, videos in library.items()
-        },
-        "questions": questions,
-        "texts": texts,
-        "cache": str(cache.absolute()),
-        "method": method,
-        "backbones": dict.fromkeys(library, backbone) | dict(backbones or {}),
-    }
-    folder.mkdir(parents=True)
-    (folder / "library.json").write_text(json.dumps(specification))
     # Another library's settings, such as its database, must not reach this one.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
-    environment = {
-        **inherited,
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
+    environment |= {
         "CINESTRATA_DATA_DIR": str(folder / "data"),
         "CINESTRATA_MEDIA_ROOT": str(media),
         "CINESTRATA_BACKBONE": backbone,
         "CINESTRATA_TORCH_THREADS": "1",
     }
-    command = [sys.executable, "-P", "-m", "benchmarks.queries.served_library", str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ProtocolError(f"the library cannot be ingested: {done.stderr.strip()[-2000:]}")
-    stored = json.loads((folder / "answers.json").read_text())
-    answers = [Answer(**answer) for answer in stored["answers"]]
-    return ServedAnswers(answers, stored["videos"], *np.load(folder / "scores.npy"))
+    learned_with = dict.fromkeys(library, backbone) | dict(backbones or {})
+    with ProcessPoolExecutor(1, get_context("spawn"), _replace_environment, (environment,)) as process:
+        answers = process.submit(_answer, library, questions, texts, cache.absolute(), method, learned_with)
+        try:
+            return answers.result()
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise ProtocolError(f"the library cannot be ingested: {error}") from error
 
 
-def _ingest(
-    domains: Mapping[str, Sequence[Mapping[str, Any]]],
+def _replace_environment(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ |= environment
+
+
+def _answer(
+    library: Library,
+    questions: Sequence[Question],
+    texts: Sequence[str],
+    cache: Path,
     method: str | None,
     backbones: Mapping[str, str],
-    cache: Path,
-) -> None:
-    """Learn the domains in order with the workers' jobs."""
+) -> ServedAnswers:
+    """Learn the domains in order with the workers' jobs, and search them."""
+    configure_logging("console", "ERROR")
     upgrade(settings())
     for backbone in dict.fromkeys(backbones.values()):
         remember_outputs(load_worker_backbone(backbone, settings().frames, settings().torch_threads), cache)
-    for name, videos in domains.items():
-        specification = {"name": name, "method": method, "backbone": backbones[name], "videos": videos}
+    for name, videos in library.items():
+        entries = [
+            {
+                "id": video.id,
+                "uri": video.uri,
+                "captions": video.stored,
+                "split": "train" if video.stored else None,
+                "metadata": video.metadata or None,
+            }
+            for video in videos
+        ]
+        specification = {"name": name, "method": method, "backbone": backbones[name], "videos": entries}
         task = commands.create_task(TaskSpec.model_validate(specification)).task
         probe(task.id)
         run_learning_job(task.id)
         task = commands.get_task(task.id)
         if task.state != "ready" or task.counts.rejected:
             raise ProtocolError(f"domain {name!r} is {task.state}: {task.error}")
-
-
-def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]:
+    engine = SearchEngine()
+    engine.snapshots.refresh()
     answers: list[Answer] = []
     for batch in batches(questions, MAX_BATCH_QUERIES):
         queries = [SearchQuery(q=text, k=DEPTH, task=domain, moments=0) for text, domain in batch]
         answers += map(to_answer, engine.search_many(queries))
-    return answers
+    with session_scope() as session:
+        ids = dict(session.execute(select(Video.vector_id, Video.id)).all())
+    scores = _score(engine, texts, {vector_id: column for column, vector_id in enumerate(ids)})
+    engine.close()
+    return ServedAnswers(answers, list(ids.values()), *scores)
 
 
 def to_answer(response: SearchResponse) -> Answer:
@@ -184,30 +179,3 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
             scores[0, start + row, columns] = visual + plain[row].planner.prior_bonuses[task]
             scores[1, start + row, columns] = words + wordy[row].planner.prior_bonuses[task]
     return scores
-
-
-def main(folder: Path) -> None:
-    """Ingest the library in a folder, and write its answers."""
-    specification = json.loads((folder / "library.json").read_text())
-    configure_logging("console", "ERROR")
-    _ingest(
-        specification["domains"],
-        specification["method"],
-        specification["backbones"],
-        Path(specification["cache"]),
-    )
-    engine = SearchEngine()
-    engine.snapshots.refresh()
-    answers = _search(engine, [Question(*question) for question in specification["questions"]])
-    with session_scope() as session:
-        videos = dict(session.execute(select(Video.vector_id, Video.id)).all())
-    columns = {vector_id: column for column, vector_id in enumerate(videos)}
-    scores = _score(engine, specification["texts"], columns)
-    engine.close()
-    np.save(folder / "scores.npy", scores)
-    stored = {"answers": [answer._asdict() for answer in answers], "videos": list(videos.values())}
-    (folder / "answers.json").write_text(json.dumps(stored))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
