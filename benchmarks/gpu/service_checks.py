@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu.check_runner import CheckFailed, Figures, GpuPlan
 from benchmarks.gpu.tower_checks import draw_frames, make_captions
 from benchmarks.ingest.clip_files import write_ordinary_clips
-from benchmarks.search.search_timing import K, compare_latency, start_engine
+from benchmarks.search.search_cost import K, compare_latency, start_engine
 from benchmarks.search.synthetic_library import make_library, prepare_catalog
 from cinestrata_schemas.tasks import TaskSpec
 from media.media_paths import content_hash, frame_cache_path

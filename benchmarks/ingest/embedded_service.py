@@ -1,4 +1,4 @@
-"""Run ``cinestrata up`` as a child process, and read what its processes use."""
+"""Run a service as a child process, and read what its processes use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ import httpx
 
 FINAL_STATES = ("ready", "failed", "cancelled")
 COMMAND = (sys.executable, "-P", "-m", "cli.main")
-_READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30.0
 _READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
 _TIMEOUT_SECONDS = 600.0  # per request; a task of a hundred thousand videos is checked file by file
@@ -37,24 +36,33 @@ class NotReady(Exception):
 @contextmanager
 def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.Client]:
     """Run ``cinestrata up`` on a data folder during the ``with`` block; yields a client for its API."""
-    with tempfile.TemporaryFile("w+") as errors:
-        argv = [*COMMAND, "up", "--data", str(data), "--port", "0"]
-        with subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **settings}
-        ) as process:
-            try:
-                line = process.stdout.readline() if process.stdout else ""
-                if not line.startswith(_READY_PREFIX):
-                    process.wait()
-                    errors.seek(0)
-                    raise RuntimeError(f"the service does not start: {errors.read()}")
-                url = line.removeprefix(_READY_PREFIX).strip()
-                with httpx.Client(base_url=url, timeout=_TIMEOUT_SECONDS, trust_env=False) as api:
-                    wait_until_ready(url, process)
-                    yield api
-            finally:
-                process.terminate()
-                process.wait(_STOP_SECONDS)
+    with (
+        running_service(["up", "--data", str(data)], settings) as (url, _),
+        httpx.Client(base_url=url, timeout=_TIMEOUT_SECONDS, trust_env=False) as api,
+    ):
+        yield api
+
+
+@contextmanager
+def running_service(arguments: Sequence[str], settings: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Run a command that serves an API during the ``with`` block; yields its URL and process ID.
+
+    Raises:
+        NotReady: The command has ended, or takes too long to start; the message has what it logged.
+    """
+    port = free_port()
+    argv, url = [*COMMAND, *arguments, "--port", str(port)], f"http://127.0.0.1:{port}"
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "env": os.environ | settings}
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(argv, stderr=log, **streams) as process:
+        try:
+            wait_until_ready(url, process)
+            yield url, process.pid
+        except NotReady as error:
+            log.seek(0)
+            raise NotReady(f"{error}: {log.read()}") from error
+        finally:
+            process.terminate()
+            process.wait(_STOP_SECONDS)
 
 
 def free_port() -> int:

@@ -11,9 +11,8 @@ from trainer.methods.registry import MethodRegistry
 _FAMILIES = {
     "baselines": ("base_moco", "joint"),
     "distillation": ("lwf", "vr_lwf", "zscl"),
-    "path_integrals": ("rwalk", "si"),
     "replay_methods": ("ctp_er", "der", "er", "icarl", "lucir", "lump"),
-    "weight_penalties": ("afec", "ewc", "mas"),
+    "weight_penalties": ("afec", "ewc", "mas", "rwalk", "si"),
 }
 _REGISTRY = MethodRegistry(
     "trainer.methods",

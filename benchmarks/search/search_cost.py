@@ -3,7 +3,8 @@
     python -m benchmarks.search.search_cost --out DIR
 
 The command writes search.json, with latency by library size. Every other row is a ratio to another measurement or a
-bound in the same run, since absolute times depend on the machine.
+bound in the same run, since absolute times depend on the machine. Two libraries are compared by alternating queries, so
+that other load affects both equally. Every query is new to the engine, so no response comes from a cache.
 """
 
 from __future__ import annotations
@@ -12,28 +13,146 @@ import argparse
 import json
 import os
 import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
+from urllib.parse import urlencode
 
+import numpy as np
 import torch
 
 from benchmarks.data.random_checkpoint import write_random_checkpoint
-from benchmarks.ingest.embedded_service import process_memory
-from benchmarks.search.search_timing import (
-    K,
-    ServerLoad,
-    compare_latency,
-    lower_bound_search,
-    measure_load,
-    running_server,
-    start_engine,
-)
-from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
+from benchmarks.ingest.embedded_service import process_memory, processor_seconds, running_service
+from benchmarks.search.synthetic_library import SyntheticLibrary, TargetedQuery, make_library, prepare_catalog
+from benchmarks.soak.load_generator import LoadGenerator
+from cinestrata_schemas.search import SearchResponse
+from index.index_snapshot import IndexSnapshot
+from index.scanning.exact_scan import use_one_thread_per_search
+from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
+from models.encoders.tower_forward import encode_texts
+from service.core.settings import Settings
 from service.search.engine import SearchEngine
+
+Search = Callable[[str], SearchResponse | None]
+
+_WARM_UP = 20  # queries before the first measurement
+K = 10
+
+
+class SearchTiming(NamedTuple):
+    """Latency of one of several searches in milliseconds, its ratio to the first, and numbers of searched tasks."""
+
+    p50: float
+    p99: float
+    ratio: float
+    median_tasks: float
+    mean_tasks: float
+
+
+def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
+    """Create a search engine for a library in this process, with its snapshot loaded."""
+    use_one_thread_per_search()
+    engine = SearchEngine(library.settings.model_copy(update=changed))
+    engine.snapshots.refresh()
+    if engine.snapshots.last_error:
+        raise RuntimeError(engine.snapshots.last_error)
+    return engine
+
+
+def measure_in_turn(
+    searches: Sequence[Callable[[int], SearchResponse | None]], size: int, rounds: int
+) -> list[SearchTiming]:
+    """Time searches for the queries of rising numbers in turn, ``size`` queries per round."""
+    times = np.empty((len(searches), rounds * size))
+    tasks = np.ones_like(times)
+    for number in range(rounds * size):
+        for index, search in enumerate(searches):
+            start = time.perf_counter()
+            response = search(number)
+            times[index, number] = 1000 * (time.perf_counter() - start)
+            if response is not None:
+                tasks[index, number] = sum(route.searched for route in response.routing)
+    medians = np.median(times.reshape(len(searches), rounds, size), axis=2)
+    columns = (
+        np.median(medians, axis=1),
+        np.percentile(times, 99, axis=1),
+        np.median(medians / medians[0], axis=1),
+        np.median(tasks, axis=1),
+        tasks.mean(axis=1),
+    )
+    return [SearchTiming(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def compare_latency(first: Search, second: Search, texts: Sequence[str], rounds: int) -> list[SearchTiming]:
+    """Measure two searches with alternating queries, the first ones as a warm-up."""
+    for text in texts[:_WARM_UP]:
+        first(text)
+        second(text)
+    timed = texts[_WARM_UP:]
+    searches = [lambda number: first(timed[number]), lambda number: second(timed[number])]
+    return measure_in_turn(searches, len(timed) // rounds, rounds)
+
+
+def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
+    """Reduce a search to its necessary work: one encoding by the frozen text tower and one scan of all vectors."""
+    snapshot = IndexSnapshot.open(ShardStore(library.settings.index_dir))
+    (task,) = snapshot.tasks
+    shard = snapshot.shard(task, fingerprint=snapshot.manifest.shards[task].fingerprint)
+
+    @torch.inference_mode()
+    def search(text: str) -> None:
+        vector = encode_texts(backbone, backbone.tokenize([text]))[0, 0].float().numpy()
+        # Stored vectors have more coordinates, for words.
+        shard.search(np.pad(vector, (0, shard.dim - len(vector))), K)
+
+    return search
+
+
+def measure_recall(engine: SearchEngine, queries: Sequence[TargetedQuery], routes: str) -> float:
+    """Compute R@10 as a share for a value of the search parameter ``routes``."""
+    answers = ((query, engine.search(query.text, K, routes=routes).results) for query in queries)
+    return fmean(f"v{query.target}" in {result.video_id for result in results} for query, results in answers)
+
+
+class ServerLoad(NamedTuple):
+    """Searches per second, and milliseconds of a processor that the server and the clients spend on each."""
+
+    rate: float
+    server: float
+    client: float
+
+
+def running_server(configured: Settings) -> AbstractContextManager[tuple[str, int]]:
+    """Run a server for a library during the ``with`` block; yields its URL and process ID."""
+    environment = {
+        "CINESTRATA_DATA_DIR": str(configured.data_dir),
+        "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share one catalog
+    }
+    if configured.backbone is not None:
+        environment["CINESTRATA_BACKBONE"] = configured.backbone
+    return running_service(["serve"], environment)
+
+
+def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> ServerLoad:
+    """Search for all texts with clients that wait for each answer; raise RuntimeError if the server does not answer."""
+    load = LoadGenerator(url, [f"/search?{urlencode({'q': text, 'k': 10})}" for text in texts])
+    start, server, client = time.perf_counter(), processor_seconds(pid), time.process_time()
+    records = load.saturate(clients)
+    seconds = time.perf_counter() - start
+    if statuses := {record.status for record in records} - {200}:
+        raise RuntimeError(f"the server answers searches with {statuses}")
+    return ServerLoad(
+        rate=len(texts) / seconds,
+        server=1000 * (processor_seconds(pid) - server) / len(texts),
+        client=1000 * (time.process_time() - client) / len(texts),
+    )
+
 
 ROUNDS = 5
 
@@ -140,7 +259,7 @@ def measure_median(libraries: _Libraries, backbone: Backbone, tasks: int, vector
     return compare_latency(_search(start_engine(library)), lambda _: None, texts, ROUNDS)[0].p50
 
 
-def _search(engine: SearchEngine):  # type: ignore[no-untyped-def]
+def _search(engine: SearchEngine) -> Search:
     return lambda text: engine.search(text, K)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.search.search_timing import K, SearchTiming, measure_in_turn, measure_recall, start_engine
+from benchmarks.search.search_cost import K, SearchTiming, measure_in_turn, measure_recall, start_engine
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
 from models.backbones.backbone_loading import load_backbone

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals.path_integrals import Rwalk, RwalkConfig, Si, SiConfig
-from benchmarks.rivals.weight_penalties import Ewc
+from benchmarks.rivals.weight_penalties import Ewc, Rwalk, RwalkConfig, Si, SiConfig
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (
