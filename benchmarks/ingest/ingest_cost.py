@@ -13,7 +13,6 @@ measured right after each other, or file by file in turn. Absolute rates depend 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -29,6 +28,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.ingest.clip_files import write_ordinary_clips, write_tiny_clips
+from benchmarks.reporting.markdown_tables import write_json
 from media import VideoDecoder, frame_cache_path, sample_times
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -127,7 +127,6 @@ def main() -> None:
     options = parser.parse_args()
     rounds: int = options.rounds
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cinestrata-ingest-") as temporary:
         folder = Path(temporary)
         ordinary = write_ordinary_clips(folder / "ordinary", options.clips)
@@ -150,8 +149,7 @@ def main() -> None:
         figures = " and ".join(f"{median(side):.2f}" for side in zip(*rates, strict=True))
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         print(f"{name}: {median(ratios):.2f} ({spread}; ≥ {_TARGET}; {figures} videos/s)")
-    report = json.dumps({"cores": os.cpu_count(), "rows": rows}, indent=1)
-    (options.out / "ingest.json").write_text(report + "\n", encoding="utf-8")
+    write_json(options.out / "ingest.json", {"cores": os.cpu_count(), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import numpy as np
 
 from benchmarks.ingest.clip_files import write_tiny_clips
 from benchmarks.ingest.embedded_service import create, embedded_service, service_memory, wait_ready
+from benchmarks.reporting.markdown_tables import write_json
 
 _SEARCHES = 200
 _DOMAIN_VIDEOS = 3
@@ -156,15 +157,12 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=8, help="frames per video")
     parser.add_argument("--out", type=Path, default=Path("bench-ingest"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cinestrata-growth-") as folder:
         if options.measure == "domains":
             rows = ingest_domains(Path(folder), options)
         else:
             rows = [ingest_videos(Path(folder), int(size), options) for size in options.sizes.split(",")]
-    report = json.dumps(rows, indent=1)
-    (options.out / f"{options.measure}.json").write_text(report + "\n", encoding="utf-8")
-    print(report)
+    write_json(options.out / f"{options.measure}.json", rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Format Markdown tables: means of several runs, and intervals."""
+"""Format Markdown tables of means and intervals, and write reports."""
 
 from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,11 @@ def write_report(folder: Path, table: str, summary: Mapping[str, Any]) -> str:
     (folder / "table.md").write_text(f"    {summary['command']}\n\n{table}", encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
     return table
+
+
+def write_json(file: Path, facts: object) -> None:
+    """Print facts as JSON, and write them to a file in a folder that need not exist."""
+    report = json.dumps(facts, indent=1)
+    sys.stdout.write(report + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(report + "\n", encoding="utf-8")

@@ -8,7 +8,6 @@ Each writer edits a domain of its own, with one transaction per edit. Commits wa
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import update
 
+from benchmarks.reporting.markdown_tables import write_json
 from service.catalog.database import dispose, session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.migrations import upgrade
@@ -65,10 +65,7 @@ def main() -> None:
                 rates[writers] = sum(counts) / options.seconds
         dispose()
         server.cleanup()
-    report = json.dumps({"edits_per_second": rates}, indent=1)
-    print(report)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "edit-rate.json").write_text(report + "\n", encoding="utf-8")
+    write_json(options.out / "edit-rate.json", {"edits_per_second": rates})
 
 
 if __name__ == "__main__":

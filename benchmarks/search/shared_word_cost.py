@@ -11,7 +11,6 @@ engine.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.reporting.markdown_tables import write_json
 from benchmarks.search.search_cost import K, SearchTiming, measure_in_turn, measure_recall, start_engine
 from benchmarks.search.synthetic_library import SyntheticLibrary, make_library, prepare_catalog
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
@@ -172,7 +172,6 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100, help="queries per library")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the measurement")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # as the service does
     with tempfile.TemporaryDirectory(prefix="cinestrata-bench-") as folder:
         prepare_catalog(Path(folder))
@@ -199,9 +198,7 @@ def main() -> None:
             "rows": measure_costs(engines, libraries, options.rounds),
             "encoding_ms": _encoding_milliseconds(engines[0], [query.text for query in libraries[0].queries]),
         }
-    report = json.dumps(facts, indent=1)
-    print(report)
-    (options.out / "shared-words.json").write_text(report + "\n", encoding="utf-8")
+    write_json(options.out / "shared-words.json", facts)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ first with a cold page cache, the second with a warm one. The private memory of 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reporting.markdown_tables import write_json
 from index.arrays import Ids
 from index.files.store_folder import StoreFolder
 from index.words.text_analysis import parse_query
@@ -156,9 +156,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="cinestrata-growth-", dir=options.out) as folder:
             rows.append(measure(Path(folder), videos))
     private = rows[1]["warm"]["private_mib"] - rows[0]["warm"]["private_mib"]
-    report = json.dumps({"libraries": rows, "private_mib_above_small": private}, indent=1)
-    (options.out / "words.json").write_text(report + "\n", encoding="utf-8")
-    print(report)
+    write_json(options.out / "words.json", {"libraries": rows, "private_mib_above_small": private})
 
 
 if __name__ == "__main__":

@@ -86,6 +86,11 @@ class PhaseOutcome:
     capacities: list[float]  # answers per second that the rates of the rounds follow
     memory: MemoryTrend
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether every request was answered."""
+        return not (self.errors or self.refused)
+
 
 @dataclass(frozen=True)
 class MemoryTrend:
@@ -114,35 +119,30 @@ def judge(
         return f"{sum(phase.errors.values())} errors, {phase.refused} refusals of {phase.requests}"
 
     loads = {"steady": steady, "alone": alone, "learning": learning}
-    return [
-        *(
-            Verdict(
-                f"{name}: neither errors nor refusals at 80 % of the capacity",
-                count(phase),
-                not (phase.errors or phase.refused),
-            )
-            for name, phase in loads.items()
-        ),
-        Verdict(
-            "steady: memory is flat", f"{trend.slope:.2f} ± {trend.error:.2f} MiB per minute", trend.is_flat
-        ),
-        Verdict(
+    rows = [
+        (f"{name}: neither errors nor refusals at 80 % of the capacity", count(phase), phase.is_answered)
+        for name, phase in loads.items()
+    ]
+    rows += [
+        ("steady: memory is flat", f"{trend.slope:.2f} ± {trend.error:.2f} MiB per minute", trend.is_flat),
+        (
             f"learning: p99 at most {_MAX_LEARNING_RATIO:g} times that just before (median of the rounds)",
             f"{ratio:.2f} times ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} rounds)",
             ratio <= _MAX_LEARNING_RATIO,
         ),
-        Verdict("overload: only answers, and 429 with Retry-After", count(overload), not overload.errors),
-        Verdict(
+        ("overload: only answers, and 429 with Retry-After", count(overload), not overload.errors),
+        (
             f"overload: p99 of answers at most {_MAX_OVERLOAD_MS:.0f} ms",
             f"{slow:.0f} ms",
             slow <= _MAX_OVERLOAD_MS,
         ),
-        Verdict(
+        (
             f"recovery within {_MAX_RECOVERY_SECONDS:g} s",
             f"{recovery:g} s",
             recovery <= _MAX_RECOVERY_SECONDS,
         ),
     ]
+    return [Verdict(*row) for row in rows]
 
 
 def summarize_phase(
@@ -209,20 +209,7 @@ _WARM_UP_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _CACHED_TEXTS = 131_072  # more than the query vector cache holds
 _STEP_TEXTS = 32  # maximum texts in a step of the service
 _DOMAINS, _DOMAIN_VIDEOS = 6, 40  # at the start
-_WORDS = (
-    "red",
-    "small",
-    "night",
-    "street",
-    "boat",
-    "lamp",
-    "tree",
-    "cell",
-    "crowd",
-    "bridge",
-    "snow",
-    "glass",
-)
+_WORDS = ["red", "small", "night", "street", "boat", "lamp", "tree", "cell", "crowd", "bridge", "snow", "glass"]
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",
@@ -252,15 +239,14 @@ def request_mix() -> Iterator[str]:
     recent = deque([new_text()], maxlen=100)
     while True:
         draw = _dice.randrange(20)
-        video = f"v{_dice.randrange(_DOMAINS)}-{_dice.randrange(_DOMAIN_VIDEOS)}"
-        if draw < 17:
-            if _dice.random() < 0.5:
-                recent.append(new_text())
-                yield f"/search?q={quote(recent[-1])}"
-            else:
-                yield f"/search?q={quote(_dice.choice(recent))}"
+        video = f"/videos/v{_dice.randrange(_DOMAINS)}-{_dice.randrange(_DOMAIN_VIDEOS)}"
+        if draw >= 17:
+            yield {17: f"{video}/similar", 18: video, 19: "/tasks"}[draw]
+        elif _dice.random() < 0.5:
+            recent.append(new_text())
+            yield f"/search?q={quote(recent[-1])}"
         else:
-            yield {17: f"/videos/{video}/similar", 18: f"/videos/{video}", 19: "/tasks"}[draw]
+            yield f"/search?q={quote(_dice.choice(recent))}"
 
 
 class Soak:
