@@ -80,9 +80,8 @@ def plan_memory(
     count = -(-len(texts) // processes)
 
     def measure(pairs: int, size: int | None) -> int:
-        videos = frames[
-            torch.arange(pairs, device=device).clamp(max=len(frames) - 1)
-        ]  # a part may have fewer
+        # A part may have fewer.
+        videos = frames[torch.arange(pairs, device=device).clamp(max=len(frames) - 1)]
         with micro_batches(size):
             return _peak_of_step(
                 lambda: loss(videos, texts[:pairs], references), trained, device, usable() - fixed

@@ -46,9 +46,8 @@ class Fault:
 
     kind: str
     strike: Callable[[FaultContext], bool]  # causes the fault and heals it; returns whether it struck
-    restarts_api: bool = (
-        False  # searches may fail until it is ready again; a kill point notes it in the context
-    )
+    # searches may fail until it is ready again; a kill point notes it in the context
+    restarts_api: bool = False
     # API → pattern of reasons for which it may meanwhile give no complete answer
     excuses: Mapping[str, str] = field(default_factory=dict)
     fails_tasks: bool = False  # a task may fail with a hint, and be retried by the operator

@@ -174,9 +174,8 @@ class ReplayMethod(Finetune):
         if self.stores_vectors:
             empty |= {"queries": torch.empty(0, backbone.dim), "videos": torch.empty(0, backbone.dim)}
         self.memory = ReplayMemory(config.memory, empty)
-        self.previous_model: Backbone | None = (
-            None  # from before the current task, frozen; if there are past pairs
-        )
+        # From before the current task, frozen; if there are past pairs.
+        self.previous_model: Backbone | None = None
         self._step_rows: MemoryRows | None = None
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:

@@ -23,12 +23,7 @@ import torch
 from sqlalchemy import func, insert, select
 
 from index.shard_store import ShardStore
-from models.adapters.analytic_maps import (
-    AnalyticMapSet,
-    AnalyticQueryMap,
-    VectorLayout,
-    normalize_rows,
-)
+from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout, normalize_rows
 from models.backbones.backbone import Backbone
 from models.backbones.open_clip_backbone import small_tokenizer
 from models.backbones.query_backbone import Vectors

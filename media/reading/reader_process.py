@@ -78,16 +78,10 @@ def _read(request: dict[str, Any], progress: Callable[[], None]) -> dict[str, An
         return {"texts": [], "note": f"{name} cannot be decoded ({type(error).__name__}); it is damaged"}
     except MemoryError:
         return {"texts": [], "note": f"reading {name} needs too much memory", "failed": True}
-    except (
-        ImportError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # a library of the machine is missing, or a model is damaged
-        return {
-            "texts": [],
-            "note": f"the reader fails ({type(error).__name__}: {error})"[:300],
-            "failed": True,
-        }
+    except (ImportError, RuntimeError, ValueError) as error:
+        # A library of the machine is missing, or a model is damaged.
+        note = f"the reader fails ({type(error).__name__}: {error})"[:300]
+        return {"texts": [], "note": note, "failed": True}
     except OSError as error:
         return {"gone": f"{name} cannot be read ({error.strerror}); check that the file is there"}
 

@@ -16,12 +16,7 @@ import open_clip
 from open_clip.coca_model import CoCa
 from open_clip.factory import convert_state_dict, load_checkpoint, load_state_dict
 from open_clip.hf_configs import arch_dict
-from open_clip.model import (
-    CLIP,
-    CLIPTextCfg,
-    CLIPVisionCfg,
-    CustomTextCLIP,
-)
+from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg, CustomTextCLIP
 from open_clip.pretrained import download_pretrained
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict

@@ -15,13 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_MAPPING,
-    AutoImageProcessor,
-    AutoTokenizer,
-    PreTrainedConfig,
-)
+from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoImageProcessor, AutoTokenizer, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file
 

@@ -17,12 +17,7 @@ from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, Vect
 from models.backbones.backbone_description import TextBackground
 from models.backbones.query_backbone import Vectors
 from models.encoders.encoder_registry import EncoderFamily, VideoLoader
-from models.encoders.query_encoder import (
-    QueryEncoder,
-    QueryEncoderInputs,
-    TokenizedText,
-    adapter_identity,
-)
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, TokenizedText, adapter_identity
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
 from models.routing.router import CaptionEvidence, CaptionScatter

@@ -58,9 +58,8 @@ MAX_CAPTIONS = 512  # that calibrate a release, over all tasks
 _ABSENT_SHARE = 0.1  # weight of searches without the caption's video, and of those without its task
 _MIN_CAPTIONS = 7  # with fewer, no model is fitted; the derived splits of 30 videos have as many
 _FOLDS = 5
-_ACCEPTED = (
-    0.95  # share of captions with a video that reach the threshold, unless too many unrelated texts would
-)
+# Share of captions with a video that reach the threshold, unless too many unrelated texts would.
+_ACCEPTED = 0.95
 _REFUSED = 0.95  # share of unrelated texts that stay below the threshold
 _RIDGE = 0.25  # keeps weights finite in small libraries, which separate texts perfectly
 _COVERED = 0.9  # share of captions whose video is within reach

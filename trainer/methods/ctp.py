@@ -135,9 +135,8 @@ class Ctp(Finetune):
         if self.previous is not None:
             sources, m = [self.online, self.previous], self.config.momentum
         share = (1 - m) / len(sources)
-        is_trained = [
-            weight.requires_grad for weight in self.online.parameters()
-        ]  # networks may share the others
+        # Networks may share the others.
+        is_trained = [weight.requires_grad for weight in self.online.parameters()]
 
         def trained(networks: _Networks) -> list[Tensor]:
             return list(compress(networks.parameters(), is_trained))

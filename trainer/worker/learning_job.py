@@ -177,14 +177,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         library,
         task,
         calibrate=lambda encoder, state, vectors: calibrate_release(
-            method,
-            learned,
-            encoder,
-            library,
-            state,
-            vectors,
-            captions,
-            report_alive=claim.tick,  # the lease is renewed only by progress reports
+            method, learned, encoder, library, state, vectors, captions, report_alive=claim.tick
         ),
         moments=group_segments(embed_task_moments(claim, task, method.encode_videos, backbone)),
         embed=lambda: embed_shared(
@@ -244,14 +237,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
         claim.log(f"The task could not be measured: {evaluation_error}")
     trained = METHODS[written.state.method].is_trainable and bool(task.pairs)
     publish_task(
-        claim,
-        library,
-        task,
-        written,
-        recalls,
-        left=left,
-        trained=trained,
-        evaluation_error=evaluation_error,
+        claim, library, task, written, recalls, left=left, trained=trained, evaluation_error=evaluation_error
     )
 
 
