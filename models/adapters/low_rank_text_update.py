@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -29,7 +29,7 @@ _OUTPUT = slice(3, 4)  # the out-projection
 
 @dataclass(frozen=True)
 class TextUpdateSet:
-    """Updates of C candidates.
+    """Updates of C candidates, or of those that were chosen.
 
     Attributes:
         a: ``[C, layers, 4, r, d]``.
@@ -37,6 +37,8 @@ class TextUpdateSet:
         words: Token embedding changes, candidate after candidate, ``[R, d]``. Unchanged tokens share the first row, if
             there are any.
         keys: V × candidate + token of each row, ascending, and −1 for the row of unchanged tokens, ``[R]`` int64.
+        chosen: Positions of the chosen candidates, int64, which are gathered layer by layer, so that they are never all
+            copied at once; None: all.
     """
 
     a: Tensor
@@ -45,11 +47,12 @@ class TextUpdateSet:
     keys: Tensor
     vocabulary: int
     scale: float
+    chosen: Tensor | None = None
 
     @property
     def candidates(self) -> int:
-        """Number of candidates C."""
-        return len(self.a)
+        """Number of candidates under which texts are encoded."""
+        return len(self.a if self.chosen is None else self.chosen)
 
     @cached_property
     def layers(self) -> list[tuple[Tensor, Tensor]]:
@@ -91,9 +94,9 @@ class TextUpdateSet:
             words, keys = torch.cat([self.words[:1], words]), torch.cat([self.keys[:1], keys])
         return TextUpdateSet(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
 
-    def choose(self, candidates: Tensor) -> TextUpdateSelection:
+    def choose(self, candidates: Tensor) -> TextUpdateSet:
         """Select the candidates at some positions, which may repeat."""
-        return TextUpdateSelection(self, candidates)
+        return replace(self, chosen=candidates)
 
     def unchanged(self) -> TextUpdateSet:
         """Replace each candidate by one that leaves the tower unchanged."""
@@ -106,72 +109,32 @@ class TextUpdateSet:
         return TextUpdateSet(a, b, words, keys, self.vocabulary, self.scale)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
-        """Compute the token embedding changes of texts ``[n, L]`` under each candidate, ``[C, n, L, d]``."""
-        candidates = torch.arange(self.candidates, device=ids.device)
-        rows = self.embedding_rows(candidates, ids.expand(self.candidates, *ids.shape))
-        return F.embedding(rows, self.words)
+        """Compute the token embedding changes of texts ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``.
 
-    def embedding_rows(self, candidates: Tensor, ids: Tensor) -> Tensor:
-        """Find the row of ``words`` for each token.
-
-        This is a binary search, since a table of all tokens would take a thousand times the memory.
-
-        Args:
-            candidates: Positions of the candidates, ``[C]``.
-            ids: Token IDs of the texts under each candidate, ``[C, n, L]``.
-
-        Returns:
-            ``[C, n, L]``.
+        Rows are found by binary search, since a table of all tokens would take a thousand times the memory.
         """
-        keys = ids + (candidates * self.vocabulary)[:, None, None]
+        candidates = torch.arange(len(self.a), device=ids.device) if self.chosen is None else self.chosen
+        keys = ids.expand(self.candidates, *ids.shape[-2:]) + (candidates * self.vocabulary)[:, None, None]
         index = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys[index] == keys, index, 0)
+        return F.embedding(torch.where(self.keys[index] == keys, index, 0), self.words)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
         """See :class:`~models.encoders.tower_forward.TextCondition`: λ·BAX for query, key and value."""
-        a, b = self.layers[layer]
-        return _low_rank_deltas(a[:, _INPUT], b[:, _INPUT], self.scale, hidden)
+        return self._low_rank_deltas(layer, _INPUT, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """Compute λ·BAX for the out-projection, ``[C, n, L, d]``, from the concatenated heads ``[C, n, L, d]``."""
-        a, b = self.layers[layer]
-        return _low_rank_deltas(a[:, _OUTPUT], b[:, _OUTPUT], self.scale, hidden)[0]
+        return self._low_rank_deltas(layer, _OUTPUT, hidden)[0]
 
-
-@dataclass(frozen=True)
-class TextUpdateSelection:
-    """Some candidates of ``updates``, gathered layer by layer, so that they are never all copied at once.
-
-    Attributes:
-        which: Positions of the candidates, ``[C]`` int64.
-    """
-
-    updates: TextUpdateSet
-    which: Tensor
-
-    @property
-    def candidates(self) -> int:
-        """Number of candidates C."""
-        return len(self.which)
-
-    def embedding_delta(self, ids: Tensor) -> Tensor:
-        """Compute the token embedding changes of texts ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``."""
-        ids = ids.expand(self.candidates, *ids.shape[-2:])
-        return F.embedding(self.updates.embedding_rows(self.which, ids), self.updates.words)
-
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
-        """See :meth:`TextUpdateSet.input_deltas`."""
-        return _low_rank_deltas(*self._gather(layer, _INPUT), self.updates.scale, hidden)
-
-    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """See :meth:`TextUpdateSet.output_delta`."""
-        return _low_rank_deltas(*self._gather(layer, _OUTPUT), self.updates.scale, hidden)[0]
-
-    def _gather(self, layer: int, projections: slice) -> tuple[Tensor, Tensor]:
-        """Select A and B of some projections in a block."""
-        a, b = self.updates.layers[layer]
-        # Four times as fast as indexing, since each candidate's matrices are contiguous.
-        return a[:, projections].index_select(0, self.which), b[:, projections].index_select(0, self.which)
+    def _low_rank_deltas(self, layer: int, projections: slice, hidden: Tensor) -> list[Tensor]:
+        """Compute λ·BAX for each of P projections, ``[C, n, L, d]``."""
+        a, b = (matrices[:, projections] for matrices in self.layers[layer])  # [C, P, r, d], [C, P, d, r]
+        if self.chosen is not None:
+            # Four times as fast as indexing, since each candidate's matrices are contiguous.
+            a, b = a.index_select(0, self.chosen), b.index_select(0, self.chosen)
+        low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
+        each = torch.mul(low, self.scale).chunk(a.shape[1], dim=-1)
+        return [(x @ b[:, p].transpose(-1, -2)).view(hidden.shape) for p, x in enumerate(each)]
 
 
 class TextUpdate(nn.Module):
@@ -263,10 +226,3 @@ def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: f
         vocabulary=vocabulary,
         scale=scale,
     )
-
-
-def _low_rank_deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> list[Tensor]:
-    """Compute λ·BAX for each of P projections, ``[C, n, L, d]``, with A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
-    low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
-    each = torch.mul(low, scale).chunk(a.shape[1], dim=-1)
-    return [(x @ b[:, p].transpose(-1, -2)).view(hidden.shape) for p, x in enumerate(each)]
