@@ -39,8 +39,6 @@ class DistillationMethod(Finetune):
     def __init__(self, backbone: Backbone, config: DistillationConfig) -> None:
         super().__init__(backbone, config)
         self.teacher: Backbone | None = None
-        self._trained_tasks = 0  # not counting the current one
-        self._is_training = False
 
     @abstractmethod
     def teacher_loss(
@@ -50,11 +48,10 @@ class DistillationMethod(Finetune):
 
     def create_teacher(self) -> Backbone | None:
         """Create the teacher for a task that starts; None for no distillation."""
-        return self.frozen_copy() if self._trained_tasks else None
+        return self.frozen_copy() if self.trained_tasks else None
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
-        self._is_training = trained
         self.teacher = self.create_teacher() if trained else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
@@ -68,19 +65,17 @@ class DistillationMethod(Finetune):
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         super().end_task(pairs)
         self.teacher = None
-        self._trained_tasks += self._is_training
-        self._is_training = False
 
     def frozen_copy(self) -> Backbone:
         """Copy the trained model, frozen."""
         return self.model.clone().requires_grad_(False)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {**super().state_dict(), _TASKS: torch.tensor(self._trained_tasks)}
+        return {**super().state_dict(), _TASKS: torch.tensor(self.trained_tasks)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         super().load_state_dict({name: tensor for name, tensor in tensors.items() if name != _TASKS})
-        self._trained_tasks = int(tensors[_TASKS])
+        self.trained_tasks = int(tensors[_TASKS])
 
 
 def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:

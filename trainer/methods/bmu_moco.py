@@ -14,15 +14,13 @@ variants of tables 2 and 3 are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbones.backbone import Backbone
 from trainer.methods.shared.momentum import MomentumConfig, MomentumMethod
-from trainer.task_data import Pair
 
 
 class BmuMocoConfig(MomentumConfig):
@@ -32,20 +30,12 @@ class BmuMocoConfig(MomentumConfig):
 
 
 class BmuMoco(MomentumMethod):
-    """Fine-tuning with momentum encoders that follow the encoders and pull them back.
-
-    Attributes:
-        trained_tasks: Number of tasks trained before the current one.
-    """
+    """Fine-tuning with momentum encoders that follow the encoders and pull them back."""
 
     name = "bmu_moco"
     config_class = BmuMocoConfig
     config: BmuMocoConfig
     momentum_names = ("local", "global")
-
-    def __init__(self, backbone: Backbone, config: BmuMocoConfig) -> None:
-        super().__init__(backbone, config)
-        self.trained_tasks = 0
 
     def contrasted_pair_count(self) -> int:
         """Count both pairs (eqs. 16 and 17), or one on the first task (eqs. 10 and 11)."""
@@ -63,10 +53,6 @@ class BmuMoco(MomentumMethod):
         """Pull the encoders: θ ← m̂ θ + (1 − m̂) θ_m (local pair: eq. 12, global pair: eq. 13)."""
         trained, momentum = self.weight_pairs(pair)
         torch._foreach_lerp_(trained, momentum, 1 - self.config.encoder_momentum)
-
-    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        self.trained_tasks += self.is_training
-        super().end_task(pairs)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {**super().state_dict(), "trained_tasks": torch.tensor(self.trained_tasks)}

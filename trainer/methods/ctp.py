@@ -82,7 +82,6 @@ class Ctp(Finetune):
         self.queues.to(backbone.device)
         self.momentum = self.online.frozen_copy()
         self.previous: _Networks | None = None
-        self._trained_tasks = 0  # before the current one
         self._keys: tuple[Tensor, Tensor] | None = None
         self.online.requires_grad_(False)
 
@@ -96,7 +95,7 @@ class Ctp(Finetune):
         if self.online.fusion is not None:
             self.online.fusion.requires_grad_(True)
         self.momentum = self.online.frozen_copy()
-        self.previous = self.online.frozen_copy() if self._trained_tasks else None
+        self.previous = self.online.frozen_copy() if self.trained_tasks else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         return self.pair_loss(frames, self.model.tokenize(texts))
@@ -152,7 +151,6 @@ class Ctp(Finetune):
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.online.requires_grad_(False)
         self.previous = None
-        self._trained_tasks += self.is_training
         super().end_task(pairs)
 
     # -- training ---------------------------------------------------------------------------------------
@@ -168,7 +166,7 @@ class Ctp(Finetune):
     def state_dict(self) -> dict[str, Tensor]:
         """Collect the state, without the momentum networks between tasks, since every task resets them."""
         queues = {f"queues.{name}": tensor for name, tensor in self.queues.state_dict().items()}
-        tensors = {**self.online.tensors(), **queues, "tasks": torch.tensor(self._trained_tasks)}
+        tensors = {**self.online.tensors(), **queues, "tasks": torch.tensor(self.trained_tasks)}
         if self.is_training:
             tensors |= {f"momentum.{name}": tensor for name, tensor in self.momentum.tensors().items()}
         return tensors
@@ -176,7 +174,7 @@ class Ctp(Finetune):
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         self.online.load_tensors(tensors)
         self.queues.load_state_dict(tensors_with_prefix("queues.", tensors))
-        self._trained_tasks = int(tensors["tasks"])
+        self.trained_tasks = int(tensors["tasks"])
         momentum = tensors_with_prefix("momentum.", tensors)
         if momentum:
             self.momentum.load_tensors(momentum)

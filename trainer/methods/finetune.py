@@ -33,6 +33,7 @@ class Finetune(Method):
 
     Attributes:
         is_training: Whether a trained task is in progress.
+        trained_tasks: Number of tasks trained before the current one; stored only by methods that need it.
     """
 
     name = "finetune"
@@ -44,6 +45,7 @@ class Finetune(Method):
         super().__init__(backbone, config)
         self.model = backbone.clone()
         self.is_training = False
+        self.trained_tasks = 0
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Unfreeze both towers."""
@@ -69,6 +71,7 @@ class Finetune(Method):
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.model.requires_grad_(False)
+        self.trained_tasks += self.is_training
         self.is_training = False
 
     def parameter_groups(self) -> list[dict[str, Any]]:
