@@ -30,7 +30,10 @@ from media.video_limits import sample_times
 _FRAMES = 450  # of a short video; of a long one there are 900 in an hour
 _MIN_PERIOD, _MAX_PERIOD = 1.0, 4.0  # seconds between frames
 _MAX_SIDE = 1920  # pixels of a frame
-_DETECTION = (480, 960)  # limits on the longest side in which lines are looked for: half of the frame's
+_DETECTION = (
+    480,
+    960,
+)  # longest side in which lines are looked for: half of the frame's, within these limits
 _CELL = 10  # pixels; frames are compared by the means of such squares
 _PATCH = (64, 8)  # size to which lines are shrunk to compare them
 _MAX_DIFFERENCE = 12  # of the same picture that is encoded twice
