@@ -57,6 +57,8 @@ _CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 class _InertConsole(Console):
     """A console on which printed text, such as a service's response, cannot control the terminal."""
 
+    failure_event: str | None = None  # set: failures are log events with this name
+
     def say(self, text: RenderableType, *, style: str | None = None) -> None:
         """Print a text whose lines the terminal wraps, so that copied commands and paths have no line breaks."""
         self.print(text, style=style, soft_wrap=True)
@@ -79,7 +81,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
-    """Print an error and its hint to standard error, and exit with a status."""
+    """Print an error and its hint to standard error, or log them as an event, and exit with a status."""
+    if error_console.failure_event is not None:
+        import structlog
+
+        structlog.get_logger(__name__).critical(error_console.failure_event, reason=message, hint=hint)
+        raise typer.Exit(status)
     error_console.say(message, style="red")
     if hint:
         error_console.say(hint)

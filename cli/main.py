@@ -19,7 +19,7 @@ from cli.commands import (
     search_commands,
     task_commands,
 )
-from cli.console import CommandGroup, Port, console
+from cli.console import CommandGroup, Port, console, error_console
 
 app = CommandGroup(
     help="Text-to-video search that keeps learning and never re-indexes.",
@@ -93,7 +93,8 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    console.quiet = False  # an earlier command in this process may have had --json
+    # An earlier command in this process may have had --json, or logged its failures.
+    console.quiet, error_console.failure_event = False, None
 
 
 if __name__ == "__main__":

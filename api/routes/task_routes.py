@@ -246,18 +246,17 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
         name = form.get("name")
         missing_name = FieldError("name", "The name is missing.", "Choose one, for example 'night traffic'.")
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
-        method, backbone, read = form.get("method"), form.get("backbone"), form.get("read")
+        texts = {
+            field: str(form[field]) for field in ("name", "method", "backbone", "read") if form.get(field)
+        }
         return await run_long(
             commands.create_task_from_archive,
             archive.file,
             archive.filename or "archive",
-            name=str(name),
-            method=str(method) if method else None,
             settings=_parse_settings(form.get("settings")),
-            backbone=str(backbone) if backbone else None,
-            read=str(read) if read else None,
             idempotency_key=idempotency_key,
             caller=caller,
+            **texts,
         )
 
 

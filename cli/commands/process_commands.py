@@ -6,14 +6,13 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import CommandGroup, Data, Host, Port, console, explain_error, fail
+from cli.console import CommandGroup, Data, Host, Port, console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def worker(
 
     celery_worker.celery_app.worker_main(
         [
-            *(["--quiet"] if _logs_json() else []),  # no banner
+            *(["--quiet"] if settings.log_format == "json" else []),  # no banner
             "worker",
             f"--queues={queue}",
             # CUDA does not survive a fork, and only one process may train; start more workers to scale out.
@@ -118,9 +117,8 @@ def migrate(data: Data = None) -> None:
     from service.catalog.migrations import upgrade_when_reachable
 
     settings = _start_logging(data)
-    with _errors_as_events():
-        upgrade_when_reachable(settings)
-    if _logs_json():
+    upgrade_when_reachable(settings)
+    if settings.log_format == "json":
         import structlog
 
         structlog.get_logger(__name__).info("catalog_migrated")
@@ -137,11 +135,6 @@ def create_application() -> FastAPI:
     try:
         app = create_app()
     except (DeviceMissing, ModelError, ValueError) as error:
-        if _logs_json():
-            import structlog
-
-            structlog.get_logger(__name__).critical("start_failed", reason=str(error))
-            raise typer.Exit(1) from error
         fail(str(error))
     # Imported modules live as long as the process. Without this, every full garbage collection would traverse them and
     # delay all searches by a few hundred milliseconds.
@@ -151,13 +144,13 @@ def create_application() -> FastAPI:
 
 
 def _start_logging(data: Path | None) -> Settings:
-    """Load the settings and configure logging; in JSON format, invalid settings are an event too."""
+    """Load the settings and configure logging; in JSON format, errors are events, also those of the settings."""
     from service.core.process_setup import configure_logging
 
-    if _logs_json():
+    if os.environ.get("CINESTRATA_LOG_FORMAT", "").strip() == "json":
         configure_logging("json", "INFO")
-    with _errors_as_events():
-        settings = data_folder_settings(data)
+        error_console.failure_event = "start_failed"
+    settings = data_folder_settings(data)
     configure_logging(settings.log_format, settings.log_level)
     return settings
 
@@ -169,25 +162,5 @@ def _require_schema(settings: Settings) -> None:
     from service.catalog.database import engine
     from service.catalog.migrations import require_newest_schema
 
-    with _errors_as_events(), suppress(OperationalError), engine(settings).connect() as connection:
+    with suppress(OperationalError), engine(settings).connect() as connection:
         require_newest_schema(connection)
-
-
-def _logs_json() -> bool:
-    return os.environ.get("CINESTRATA_LOG_FORMAT", "").strip() == "json"
-
-
-@contextmanager
-def _errors_as_events() -> Iterator[None]:
-    """In JSON format, log an expected error instead of printing it, and exit with status 1."""
-    try:
-        yield
-    except Exception as error:
-        explanation = explain_error(error) if _logs_json() else None
-        if explanation is None:
-            raise
-        message, hint = explanation
-        import structlog
-
-        structlog.get_logger(__name__).critical("start_failed", reason=message, hint=hint)
-        raise typer.Exit(1) from error

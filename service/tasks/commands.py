@@ -84,25 +84,16 @@ def check_destination(name: str | None, target_id: str | None, videos: Sequence[
 
 
 def create_task_from_archive(
-    archive: BinaryIO,
-    filename: str,
-    *,
-    name: str,
-    method: str | None = None,
-    settings: dict[str, Any] | None = None,
-    backbone: str | None = None,
-    read: str | None = None,
-    idempotency_key: str | None = None,
-    caller: str = "",
+    archive: BinaryIO, filename: str, *, idempotency_key: str | None = None, caller: str = "", **fields: Any
 ) -> CreateOutcome:
     """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.caption_tables``).
+
+    ``fields`` are those of :class:`TaskSpec` besides the videos.
 
     An error leaves no files behind. The exception is a commit that the catalog did not confirm: the task may be stored,
     so its files stay until ``uploaded_videos.sweep_uploads`` finds that it is not. Raises TooLarge, and as
     :func:`create_task`.
     """
-    fields = {"name": name, "method": method, "settings": settings}
-    fields |= {name: value for name, value in (("backbone", backbone), ("read", read)) if value is not None}
     return _create_from_archive(TaskRequest(idempotency_key, caller), archive, filename, TaskSpec, fields)
 
 
@@ -259,7 +250,7 @@ def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
 def _create_from_archive(
     request: TaskRequest, archive: BinaryIO, filename: str, kind: type[Spec], fields: dict[str, Any]
 ) -> CreateOutcome:
-    content = [*fields.values(), filename, *filter(None, [request.target_id])]
+    content = [fields, filename, request.target_id]
 
     def create() -> CreateOutcome:
         task_id = new_id("tsk")

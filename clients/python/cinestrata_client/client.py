@@ -18,13 +18,11 @@ import httpx
 from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
 from cinestrata_client.operations import Operations
 from cinestrata_client.requests import (
-    DEFAULT_URL,
     AwaitedClient,
     BaseClient,
     BlockingClient,
     Call,
     Method,
-    RetryPolicy,
 )
 from cinestrata_schemas.search import ClipSearchResponse
 from cinestrata_schemas.tasks import TaskDetails, TaskEvent
@@ -199,9 +197,6 @@ async def _send_archive(
         )
 
 
-_DEFAULT_RETRIES = RetryPolicy()
-
-
 class Client(Operations, Transfers, BlockingClient):
     """Client of a Cinestrata service.
 
@@ -219,18 +214,8 @@ class Client(Operations, Transfers, BlockingClient):
         ValueError: The URL is not http or https, or the key has characters that a header cannot contain.
     """
 
-    def __init__(
-        self,
-        base_url: str = DEFAULT_URL,
-        api_key: str | None = None,
-        *,
-        timeout: float = 60.0,
-        retries: RetryPolicy = _DEFAULT_RETRIES,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        super().__init__(base_url, api_key, timeout, retries)
-        self._http = httpx.Client(**self.http_options, transport=transport)
-        self.base_url = self._http.base_url
+    _open = httpx.Client
+    _http: httpx.Client
 
     def close(self) -> None:
         """Close the connections."""
@@ -296,18 +281,8 @@ class Client(Operations, Transfers, BlockingClient):
 class AsyncClient(Operations, Transfers, AwaitedClient):
     """Asynchronous client of a Cinestrata service, with the methods of :class:`Client`."""
 
-    def __init__(
-        self,
-        base_url: str = DEFAULT_URL,
-        api_key: str | None = None,
-        *,
-        timeout: float = 60.0,
-        retries: RetryPolicy = _DEFAULT_RETRIES,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(base_url, api_key, timeout, retries)
-        self._http = httpx.AsyncClient(**self.http_options, transport=transport)
-        self.base_url = self._http.base_url
+    _open = httpx.AsyncClient
+    _http: httpx.AsyncClient
 
     async def close(self) -> None:
         """Close the connections."""

@@ -164,10 +164,23 @@ class RetryPolicy:
         return float(named) if float(named) <= self.max_pause else None
 
 
-class BaseClient(ABC):
-    """What methods need from either client."""
+_DEFAULT_RETRIES = RetryPolicy()
 
-    def __init__(self, base_url: str, api_key: str | None, timeout: float, retries: RetryPolicy) -> None:
+
+class BaseClient(ABC):
+    """What methods need from either client. The arguments are those of ``cinestrata_client.Client``."""
+
+    _open: Callable[..., Any]  # the class of the httpx client
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: RetryPolicy = _DEFAULT_RETRIES,
+        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         try:
             self.base_url = httpx.URL(base_url.rstrip("/"))
         except httpx.InvalidURL:
@@ -187,6 +200,8 @@ class BaseClient(ABC):
             # A proxy from the environment cannot reach a service on this machine.
             "trust_env": not _LOOPBACK.fullmatch(host),
         }
+        self._http = self._open(**self.http_options, transport=transport)
+        self.base_url = self._http.base_url
 
     @abstractmethod
     async def send(self, method: str, url: str, **options: Any) -> httpx.Response:
