@@ -32,8 +32,7 @@ from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task, to_response
 from service.core.errors import Conflict, NotFound
 from service.core.list_parameters import PageParameters
-from service.webhooks.deliveries import make_backlog_due, send_once
-from service.webhooks.sending import check_url
+from service.webhooks.deliveries import check_url, make_backlog_due, send_once
 
 MAX_WEBHOOKS = 50
 MAX_PENDING = 10_000  # messages per endpoint; beyond that, it gets no more events

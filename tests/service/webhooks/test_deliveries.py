@@ -21,10 +21,9 @@ from service.catalog.operation_tables import Delivery, LeaseRow
 from service.core.errors import NotFound
 from service.core.list_parameters import PageParameters
 from service.core.settings import Settings
-from service.webhooks import deliveries, endpoints, sending
-from service.webhooks.deliveries import claim_turn, due_endpoints
+from service.webhooks import deliveries, endpoints
+from service.webhooks.deliveries import Answer, claim_turn, due_endpoints
 from service.webhooks.endpoints import emit
-from service.webhooks.sending import Answer
 from tests.service.webhooks.conftest import Receiver, deliver_due, emit_event, pass_pause, stored
 from tests.web_files import Handler, send
 
@@ -178,7 +177,7 @@ def test_endless_body_is_cut(register: Register, receiver: Receiver, status: int
     emit_event()
     deliver_due()
     (row,) = stored()
-    assert (row.status, len(row.answer or "")) == (status, sending.MAX_ANSWER_BYTES)
+    assert (row.status, len(row.answer or "")) == (status, deliveries.MAX_ANSWER_BYTES)
     assert row.state == ("delivered" if status == 200 else "pending")
     assert closed.wait(10)
 
@@ -186,7 +185,7 @@ def test_endless_body_is_cut(register: Register, receiver: Receiver, status: int
 def test_silent_endpoint_is_left(
     register: Register, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(deliveries, "ANSWER_SECONDS", 0.2)
     register()
     release = threading.Event()
 

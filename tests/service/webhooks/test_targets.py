@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from service.webhooks.sending import check_url, send_message
+from service.webhooks.deliveries import check_url, send_message
 
 
 @pytest.fixture
