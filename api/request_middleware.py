@@ -25,15 +25,7 @@ from api.problem_details import FAILURE_KEY, problem_response
 from api.security.authentication import Authenticator, is_cross_site_change, is_loopback
 from api.security.route_scopes import Forbidden, request_actor
 from service.access.audit_log import acting_as
-from service.core import change_sequence, request_limits, tracing
-from service.core.errors import (
-    CinestrataError,
-    InvalidInput,
-    NotFound,
-    TooLarge,
-    TooManyRequests,
-    UnsupportedMediaType,
-)
+from service.core import change_sequence, errors, request_limits, tracing
 from service.core.settings import Settings
 from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
 
@@ -188,10 +180,10 @@ class LoadSheddingMiddleware(HttpMiddleware):
             elif path not in _NEVER_REFUSED:
                 waiting = to_thread.current_default_thread_limiter().statistics().tasks_waiting
                 if waiting >= _MAX_WAITING:
-                    raise TooManyRequests(
+                    raise errors.TooManyRequests(
                         f"The server is busy: {waiting} requests are waiting for a thread. Try again in a second."
                     )
-        except TooManyRequests as refusal:
+        except errors.TooManyRequests as refusal:
             scope[_SHED_KEY] = True  # counted, but neither logged nor timed
             response = problem_response(Request(scope), refusal)
             response.headers.update(SECURITY_HEADERS)
@@ -244,7 +236,7 @@ class SecurityMiddleware(HttpMiddleware):
         with change_sequence.following(request.headers.get(change_sequence.HEADER, "")) as sequence:
             try:
                 await self._check(request, path, limit)
-            except CinestrataError as error:
+            except errors.CinestrataError as error:
                 await problem_response(request, error)(scope, receive, send_with_headers)
                 return
             with acting_as(request_actor(request, None)):
@@ -267,7 +259,7 @@ class SecurityMiddleware(HttpMiddleware):
             raise Forbidden("Pages from other sites can't send this request. Call the API from a program.")
 
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a string
-            raise NotFound("There is no resource at this address; it contains control characters.")
+            raise errors.NotFound("There is no resource at this address; it contains control characters.")
         self.authenticator.refuse_key_in_query(request)
         # Bytes that are not UTF-8 would be searched as replacement characters.
         for part in request.scope["query_string"].split(b"&"):
@@ -275,14 +267,14 @@ class SecurityMiddleware(HttpMiddleware):
             try:
                 unquote_to_bytes(value.replace(b"+", b" ")).decode()
             except UnicodeDecodeError:
-                raise InvalidInput.at(
+                raise errors.InvalidInput.at(
                     unquote_to_bytes(name).decode("utf-8", "replace"),
                     "The value of this parameter is not valid UTF-8.",
                     "Percent-encode it as UTF-8.",
                 ) from None
 
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            raise UnsupportedMediaType(
+            raise errors.UnsupportedMediaType(
                 "Content-Encoding: Compressed bodies are not accepted; send the body as it is.",
                 headers={"Accept-Encoding": "identity"},
             )
@@ -322,8 +314,10 @@ def _body_limit(request: Request, path: str, settings: Settings) -> int:
     return settings.max_upload_bytes if is_multipart else _MAX_TASK_BYTES
 
 
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body exceeds {limit} bytes; send less data, or split it into several requests.")
+def _too_large(limit: int) -> errors.TooLarge:
+    return errors.TooLarge(
+        f"The body exceeds {limit} bytes; send less data, or split it into several requests."
+    )
 
 
 class UnexpectedErrorMiddleware(HttpMiddleware):
@@ -348,6 +342,6 @@ class UnexpectedErrorMiddleware(HttpMiddleware):
             await problem_response(Request(scope, receive), internal_error)(scope, receive, send)
 
 
-class _InternalError(CinestrataError):
+class _InternalError(errors.CinestrataError):
     status = 500
     title = "Internal error"

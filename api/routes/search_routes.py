@@ -18,17 +18,7 @@ from api.dependencies import (
 from api.openapi import SEARCH_PROBLEMS
 from api.request_threads import run_search
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.search import (
-    CaptionsResponse,
-    ClipSearchResponse,
-    QueryReport,
-    SearchBatch,
-    SearchBatchResponse,
-    SearchQuery,
-    SearchResponse,
-    SearchTiming,
-    SuggestionsResponse,
-)
+from cinestrata_schemas import search as searches
 from service.core import tracing
 from service.library import prometheus_metrics
 
@@ -45,11 +35,11 @@ _CLIP_COST = 16
 _DESCRIPTION_COST = 8
 
 _STAGE_SECONDS = {
-    stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields
+    stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in searches.SearchTiming.model_fields
 }
 
 
-@search_router.get("/search", response_model=SearchResponse, responses=SEARCH_PROBLEMS)
+@search_router.get("/search", response_model=searches.SearchResponse, responses=SEARCH_PROBLEMS)
 @requires("search")
 async def search(service: QueryDep, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search videos by text, in all domains or some of them, best first.
@@ -58,7 +48,7 @@ async def search(service: QueryDep, parameters: Annotated[SearchParameters, Quer
     videos pass them. `next_cursor` continues with the next page from the same release, even after a newer one is
     published.
     """
-    query = SearchQuery.model_construct(**parameters.service_arguments())  # validated already
+    query = searches.SearchQuery.model_construct(**parameters.service_arguments())  # validated already
     with service.admission.admit(1):
         response = await service.search_async(query)
     _observe_timing(response)
@@ -66,9 +56,9 @@ async def search(service: QueryDep, parameters: Annotated[SearchParameters, Quer
     return Response(response.model_dump_json(), media_type="application/json")
 
 
-@router.post("/search", response_model=SearchBatchResponse, responses=SEARCH_PROBLEMS)
+@router.post("/search", response_model=searches.SearchBatchResponse, responses=SEARCH_PROBLEMS)
 @requires("search")
-async def search_many(service: QueryDep, batch: SearchBatch) -> Response:
+async def search_many(service: QueryDep, batch: searches.SearchBatch) -> Response:
     """Run up to 256 searches in one request, all on one release except those with a cursor.
 
     If a query is invalid, `errors` names its position and field, and no query runs.
@@ -78,15 +68,15 @@ async def search_many(service: QueryDep, batch: SearchBatch) -> Response:
         return await run_search(_search_batch, service, batch.queries)
 
 
-def _search_batch(service: SearchEngine, queries: list[SearchQuery]) -> Response:
+def _search_batch(service: SearchEngine, queries: list[searches.SearchQuery]) -> Response:
     responses = service.search_many(queries)
     for response in responses:
         _observe_timing(response)
-    body = SearchBatchResponse(answers=responses)
+    body = searches.SearchBatchResponse(answers=responses)
     return Response(body.model_dump_json(), media_type="application/json")
 
 
-def _observe_timing(response: SearchResponse) -> None:
+def _observe_timing(response: searches.SearchResponse) -> None:
     times = response.timing_ms
     for stage, milliseconds in times:
         _STAGE_SECONDS[stage].observe(milliseconds / 1000)
@@ -111,7 +101,7 @@ def _observe_timing(response: SearchResponse) -> None:
 @requires("search")
 async def suggest_words(
     service: QueryDep, parameters: Annotated[SuggestionParameters, Query()]
-) -> SuggestionsResponse:
+) -> searches.SuggestionsResponse:
     """Suggest words that complete the last word of a query, most frequent first.
 
     They come from captions, metadata and file names.
@@ -125,7 +115,7 @@ async def search_by_clip(
     service: QueryDep,
     clip: Annotated[UploadFile, File(description="A video, or an image (jpeg, png, webp, bmp).")],
     parameters: Annotated[ClipParameters, Query()],
-) -> ClipSearchResponse:
+) -> searches.ClipSearchResponse:
     """Search with a video clip or an image. The upload is not stored.
 
     Every searched domain's video encoder embeds the clip, so restricting the search with `task` is faster.
@@ -139,7 +129,7 @@ async def search_by_clip(
 @requires("search")
 async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
-) -> CaptionsResponse:
+) -> searches.CaptionsResponse:
     """Find the library captions that describe a video best, each with the video it belongs to."""
     with service.admission.admit(_DESCRIPTION_COST):
         return await run_search(service.caption_video, video_id, **dict(parameters))
@@ -149,7 +139,7 @@ async def describe_video(
 @requires("search")
 async def get_query_report(
     service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
-) -> QueryReport:
+) -> searches.QueryReport:
     """Measure how well search finds a domain's videos by their captions.
 
     The report has the share of captions that find their video, the worst of them, and the domains that come first

@@ -21,14 +21,7 @@ from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.tasks import PreviewRequest, UploadPreview
 from service.access import audit_log
-from service.core import request_limits
-from service.core.errors import (
-    CinestrataError,
-    InvalidInput,
-    PreconditionFailed,
-    TooLarge,
-    UnsupportedMediaType,
-)
+from service.core import errors, request_limits
 from service.tasks import upload_preview, upload_store
 from service.tasks.upload_store import Upload, UploadWriter
 
@@ -39,11 +32,11 @@ _CONTENT_TYPE = "application/offset+octet-stream"
 _MAX_METADATA_CHARS = 16_384
 
 
-class UnsupportedVersion(PreconditionFailed, title="Unsupported version"):
+class UnsupportedVersion(errors.PreconditionFailed, title="Unsupported version"):
     """The client uses a different protocol version."""
 
 
-class InvalidHeader(InvalidInput, status=400, title="Invalid header"):
+class InvalidHeader(errors.InvalidInput, status=400, title="Invalid header"):
     """A protocol header has an invalid value; the protocol defines status 400."""
 
 
@@ -73,7 +66,7 @@ class TusRoute(ScopedRoute):
                         f"Tus-Resumable: The header must be {VERSION}.", headers={"Tus-Version": VERSION}
                     )
                 response = await handle(request)
-            except CinestrataError as error:
+            except errors.CinestrataError as error:
                 error.headers["Tus-Resumable"] = VERSION
                 raise
             response.headers["Tus-Resumable"] = VERSION
@@ -109,7 +102,7 @@ def file_name(metadata: str) -> str:
 def require_content_type(value: str | None) -> None:
     """Check the Content-Type of upload bytes; raises UnsupportedMediaType."""
     if (value or "").partition(";")[0].strip().lower() != _CONTENT_TYPE:
-        raise UnsupportedMediaType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
+        raise errors.UnsupportedMediaType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
 
 
 def upload_headers(upload: Upload, received: int) -> dict[str, str]:
@@ -140,7 +133,7 @@ _UploadOffset = Annotated[
 ]
 
 
-class RequestTimeout(CinestrataError, status=408, title="Request timeout"):
+class RequestTimeout(errors.CinestrataError, status=408, title="Request timeout"):
     """The client sent nothing for too long."""
 
 
@@ -244,7 +237,9 @@ async def _receive(request: Request, upload: Upload, offset: int) -> int:
     try:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and offset + int(length) > upload.size:
-            raise TooLarge(f"The body is longer than the missing part; the upload has {upload.size} bytes.")
+            raise errors.TooLarge(
+                f"The body is longer than the missing part; the upload has {upload.size} bytes."
+            )
         await _write_body(request, writer)
     except BaseException:
         writer.interrupt()  # without await, which is refused in a cancelled task

@@ -29,15 +29,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cinestrata_schemas.choice_types import AccessScope
-from service.access import credentials
+from service.access import credentials, failed_attempts
 from service.access.credentials import OPEN_PRINCIPAL, Principal
-from service.access.failed_attempts import (
-    FLUSH_SECONDS,
-    KEY_LIMIT,
-    AttemptLimits,
-    FailedAttempts,
-    address_group,
-)
 from service.catalog.database import CatalogReads
 from service.core.errors import CinestrataError, InvalidInput, TooManyRequests, Unavailable
 from service.core.settings import Settings
@@ -67,8 +60,8 @@ class Authenticator:
         self._principals: LRUCache[tuple[str, str], tuple[float, int, Principal]] = LRUCache(_CACHED)
         self._environment_addresses: LRUCache[str, bool] = LRUCache(_CACHED)
         self._protected: tuple[float, int, bool] | None = None
-        self.limits = AttemptLimits(settings.redis_client_url)
-        self.failures = FailedAttempts()
+        self.limits = failed_attempts.AttemptLimits(settings.redis_client_url)
+        self.failures = failed_attempts.FailedAttempts()
 
     @property
     def environment_key(self) -> str | None:
@@ -141,7 +134,7 @@ class Authenticator:
         is_environment = self.is_environment_key(key)
         # A person chose the environment's key, so it may be guessable: attempts are limited per address.
         is_remembered_key = (
-            address_group(address) in self._environment_addresses
+            failed_attempts.address_group(address) in self._environment_addresses
             if is_environment
             else ("key", credentials.digest(key)) in self._principals
         )
@@ -150,17 +143,17 @@ class Authenticator:
         if not is_remembered_key:
             # Keys that were valid before are exempt, so that an attacker at the same address cannot lock them out.
             try:
-                await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
+                await run_in_threadpool(self.limits.check, failed_attempts.KEY_LIMIT, address, key_id)
             except TooManyRequests:
                 self.failures.add("key.fail", address, names=key_id, refused=True)
                 raise
         if is_environment:
-            self._environment_addresses[address_group(address)] = True
+            self._environment_addresses[failed_attempts.address_group(address)] = True
             return _ENVIRONMENT
         principal = await self._find_key(key, scope)
         if principal is None:
             self.failures.add("key.fail", address, names=key_id)
-            await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
+            await run_in_threadpool(self.limits.count_failure, failed_attempts.KEY_LIMIT, address, key_id)
         return principal
 
     def refuse_key_in_query(self, request: Request) -> None:
@@ -199,7 +192,7 @@ class Authenticator:
     async def record_failures(self) -> None:
         """Record failed attempts in the audit log at intervals, until cancelled."""
         while True:
-            await asyncio.sleep(FLUSH_SECONDS)
+            await asyncio.sleep(failed_attempts.FLUSH_SECONDS)
             await run_in_threadpool(self.record_waiting_failures)
 
     def record_waiting_failures(self) -> None:

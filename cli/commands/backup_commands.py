@@ -17,14 +17,7 @@ import typer
 from cli.console import AsJson, CommandGroup, Data, Url, console, fail, print_json, progress_bar, refuse_call
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
 from index.files.durable_files import sync
-from service.backups.backup_files import (
-    CATALOG,
-    BackupDamaged,
-    copy_and_verify,
-    open_backup,
-    read_description,
-    require_intact_catalog,
-)
+from service.backups import backup_files
 
 if TYPE_CHECKING:
     from service.core.settings import Settings
@@ -107,24 +100,26 @@ def restore(
         with (
             hold_data_folder(settings.run_dir, settings.data_dir),
             TemporaryDirectory(dir=settings.data_dir, prefix=".restore-") as temporary,
-            open_backup(source) as open_file,
+            backup_files.open_backup(source) as open_file,
         ):
             work = Path(temporary)
-            files = read_description(open_file)
+            files = backup_files.read_description(open_file)
             catalog = sqlite_path(settings.database_url)
-            _require_empty_target(settings, catalog, has_catalog=CATALOG in files)
+            _require_empty_target(settings, catalog, has_catalog=backup_files.CATALOG in files)
             for name, file in files.items():
-                copy_and_verify(open_file, name, file, work / name)
+                backup_files.copy_and_verify(open_file, name, file, work / name)
             store = library_store(settings.model_copy(update={"data_dir": work}))
             if faults := audit(store).problems:
-                raise BackupDamaged("; ".join(faults))
+                raise backup_files.BackupDamaged("; ".join(faults))
             uploads = renew_uploads()  # before a worker can compare them with the restored catalog
             last_video = store.last_video_id()
-            if CATALOG in files:
-                require_intact_catalog(work / CATALOG)
+            if backup_files.CATALOG in files:
+                backup_files.require_intact_catalog(work / backup_files.CATALOG)
                 with (
                     ExitStack() as index,  # outlives the commit, so that a failed one moves the index back
-                    install_catalog(settings, work / CATALOG, origin=source, last_video=last_video),
+                    install_catalog(
+                        settings, work / backup_files.CATALOG, origin=source, last_video=last_video
+                    ),
                 ):
                     index.enter_context(_installed_index(work / "index", settings.index_dir))
             else:
@@ -142,14 +137,16 @@ def restore(
         sqlite3.Error,
         tarfile.TarError,
         KeyError,
-        BackupDamaged,
+        backup_files.BackupDamaged,
     ) as error:
         fail(f"Nothing was restored from {source}: {error}", "Use another backup, or another data folder.")
-    print_json({"path": str(settings.data_dir), "files": len(files), "has_catalog": CATALOG in files})
+    print_json(
+        {"path": str(settings.data_dir), "files": len(files), "has_catalog": backup_files.CATALOG in files}
+    )
     console.say(f"{settings.data_dir}: {len(files)} files, all checksums correct")
-    if CATALOG not in files:
+    if backup_files.CATALOG not in files:
         console.print("The backup has no catalog: restore your catalog dump with its own tool.")
-    if unstored := find_unstored_uploads() if uploads and CATALOG in files else uploads:
+    if unstored := find_unstored_uploads() if uploads and backup_files.CATALOG in files else uploads:
         console.say(
             f"{settings.uploads_dir}: {len(unstored)} uploads belong to no task in the catalog and will "
             "be removed after a day; copy any files you need."

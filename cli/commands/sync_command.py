@@ -13,14 +13,8 @@ from cinestrata_client import NotFoundError
 from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails
+from cli.commands import video_sources
 from cli.commands.task_commands import follow
-from cli.commands.video_sources import (
-    VideoSource,
-    VideoTarget,
-    default_name,
-    open_source,
-    print_left_out,
-)
 from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches
@@ -60,11 +54,13 @@ def run_sync(
     Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready, and with
     status 3 if files were left out. The arguments are the options of ``cinestrata sync``.
     """
-    opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
+    opened = video_sources.open_source(
+        source, encoding, captions_from_names, in_place, is_remote=url is not None
+    )
     source_files = opened.files()
     client = connect(url, data)
     library = _library(client)
-    domain = find_domain(client, name or default_name(source))
+    domain = find_domain(client, name or video_sources.default_name(source))
     if name is None:
         followers = [row.task_id for row in library.list_sources() if row.source == source_files.source]
         if domain is None and not followers:
@@ -74,7 +70,7 @@ def run_sync(
         elif domain is not None:
             require_own_name(domain.name, source_files, library, list(library.list_files(domain.id, ())))
     unnamed = name is None
-    name = domain.name if domain else name or default_name(source)
+    name = domain.name if domain else name or video_sources.default_name(source)
     if domain is not None and read is not None:
         refuse_call(
             f"--read is for a new domain, and {name!r} exists.",
@@ -110,7 +106,7 @@ def run_sync(
     if domain is None and not sent:
         fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
-        created = opened.send(VideoTarget(client, fields={"name": name, "read": read}), sent)
+        created = opened.send(video_sources.VideoTarget(client, fields={"name": name, "read": read}), sent)
         library.record(created.id, source_files, plan)
         _require_ready(client, created)
         _finish(document)
@@ -127,7 +123,7 @@ def run_sync(
         for batch in batches(videos, MAX_APPENDED)
     ]
     for target, videos in appends:
-        task = opened.send(VideoTarget(client, target), videos)
+        task = opened.send(video_sources.VideoTarget(client, target), videos)
         _require_ready(client, task)
     library.edit_texts(plan)
     library.record(domain.id, source_files, plan, is_sent=True)
@@ -191,7 +187,7 @@ def _with_not_found(operation: Callable[..., Any], *arguments: object) -> Any:
 def _plan(
     client: ServiceClient,
     library: FollowedLibrary,
-    source: VideoSource,
+    source: video_sources.VideoSource,
     source_files: SourceFiles,
     domain: TaskDetails | None,
     compare_contents: bool = False,
@@ -250,4 +246,4 @@ def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:
     )
     for uri, reason in plan.rejected.items():
         console.print(f"  rejected before: {uri}: {reason}")
-    print_left_out(plan.left_out)
+    video_sources.print_left_out(plan.left_out)

@@ -19,14 +19,8 @@ from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import to_response
 from service.catalog.task_names import read_task_names
+from service.library import recall_matrix
 from service.library.recall_cells import RecallCells, read_recall_cells
-from service.library.recall_matrix import (
-    FEW_QUERIES,
-    difference_interval,
-    domain_losses,
-    is_frozen,
-    until_served,
-)
 from service.webhooks.endpoints import emit
 
 # The local loss of pinned queries is 0 by construction, so even a small one is a fault. The global loss grows with the
@@ -37,7 +31,7 @@ _GALLERIES: Mapping[AlertKind, Gallery] = {"forgetting_local": "local", "forgett
 
 def evaluate_alerts() -> None:
     """Raise alerts for domains that have lost recall, and clear those of the others. Concurrent calls are safe."""
-    lost = dict(_lost_recall(until_served(read_recall_cells())))
+    lost = dict(_lost_recall(recall_matrix.until_served(read_recall_cells())))
     with session_scope() as session:
         stored = dict(session.execute(select(Alert.open_key, Alert.value)).all())
     if stored == {key: loss.loss for key, (_, loss) in lost.items()}:
@@ -51,12 +45,15 @@ def evaluate_alerts() -> None:
 
 def _lost_recall(cells: RecallCells) -> Iterator[tuple[str, tuple[AlertKind, DomainLoss]]]:
     for kind, gallery in _GALLERIES.items():
-        for loss in domain_losses(cells, gallery):
-            if loss.queries < FEW_QUERIES or loss.loss < THRESHOLDS[kind]:
+        for loss in recall_matrix.domain_losses(cells, gallery):
+            if loss.queries < recall_matrix.FEW_QUERIES or loss.loss < THRESHOLDS[kind]:
                 continue
             # Ranks in a frozen shard cannot change by chance. Elsewhere, the interval is that of independent shares,
             # which is wider than that of the same queries.
-            if is_frozen(cells, gallery) or difference_interval(loss.learned, loss.now, loss.queries)[0] > 0:
+            if (
+                recall_matrix.is_frozen(cells, gallery)
+                or recall_matrix.difference_interval(loss.learned, loss.now, loss.queries)[0] > 0
+            ):
                 yield f"{kind}:{loss.task_id}", (kind, loss)
 
 

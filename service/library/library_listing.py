@@ -19,13 +19,8 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Reading, Release, Shard, Task, Video, to_response
 from service.catalog.task_names import read_task_names, require_task
 from service.catalog.video_texts import read_texts
+from service.core import list_parameters
 from service.core.errors import NotFound
-from service.core.list_parameters import (
-    ReleaseFilters,
-    ShardFilters,
-    TaskFilters,
-    VideoFilters,
-)
 from service.core.settings import settings
 from service.core.text_rules import name_key
 from service.library.library_status import shard_faults
@@ -66,7 +61,7 @@ class TaskPage(NamedTuple):
     next_cursor: str | None
 
 
-def list_tasks(wanted: TaskFilters) -> TaskPage:
+def list_tasks(wanted: list_parameters.TaskFilters) -> TaskPage:
     """List a page of tasks, by the parameters of ``GET /tasks``; raise NotFound for an unknown domain."""
     query = select(Task)
     if wanted.state:
@@ -99,7 +94,7 @@ def _is_searched(session: Session) -> ColumnElement[bool]:
     )
 
 
-def list_releases(wanted: ReleaseFilters) -> ReleasePage:
+def list_releases(wanted: list_parameters.ReleaseFilters) -> ReleasePage:
     """List a page of releases, by the parameters of ``GET /releases``; raise NotFound for an unknown task."""
     served = index_manifest.read_manifest().served
     query = select(Release).filter_by(**wanted.model_dump(include={"kind", "method"}, exclude_none=True))
@@ -123,7 +118,7 @@ def list_releases(wanted: ReleaseFilters) -> ReleasePage:
     return ReleasePage(releases=releases, next_cursor=page.next_cursor)
 
 
-def list_shards(wanted: ShardFilters, degraded: Mapping[str, str] | None = None) -> ShardPage:
+def list_shards(wanted: list_parameters.ShardFilters, degraded: Mapping[str, str] | None = None) -> ShardPage:
     """List a page of published shards, by the parameters of ``GET /shards``; ``degraded`` as for the status."""
     manifest, errors = published_manifest()
     query = select(Shard)
@@ -151,7 +146,7 @@ def list_shards(wanted: ShardFilters, degraded: Mapping[str, str] | None = None)
     )
 
 
-def list_videos(wanted: VideoFilters) -> VideoPage:
+def list_videos(wanted: list_parameters.VideoFilters) -> VideoPage:
     """List a page of videos, by the parameters of ``GET /videos``; raise NotFound for an unknown task."""
     query = select(Video)
     if wanted.status is not None:

@@ -16,16 +16,8 @@ from cachetools import LRUCache, cached
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas import library
 from cinestrata_schemas.choice_types import Gallery
-from cinestrata_schemas.library import (
-    DomainLoss,
-    MeasuredLoss,
-    MeasuredShare,
-    RecallFigures,
-    RecallMatrix,
-    ServedRecall,
-    UnfoundDomain,
-)
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Task
@@ -65,7 +57,7 @@ def read_recall_matrix(
     first_release: int | None = None,
     first_domain: int = 1,
     domains: int = DEFAULT_DOMAINS,
-) -> RecallMatrix:
+) -> library.RecallMatrix:
     """Read a window of the recall matrix, and the measures of the whole matrix.
 
     The first row and column are counted from 1; without ``first_release``, the window ends with the newest release.
@@ -80,7 +72,7 @@ def read_recall_matrix(
     over_time = {
         gallery: query_mean(cells.matrix(gallery), cells.queries(gallery)) for gallery in ("local", "global")
     }
-    return RecallMatrix(
+    return library.RecallMatrix(
         tasks=[task.name for task in shown],
         task_ids=[task.id for task in shown],
         releases=[task.release for task in releases],
@@ -104,7 +96,9 @@ def read_recall_matrix(
     )
 
 
-def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, list[RecallFigures | None]]:
+def _newest_row(
+    cells: RecallCells, tasks: Sequence[LearnedTask]
+) -> dict[str, list[library.RecallFigures | None]]:
     if not cells.releases:
         return {gallery: [] for gallery in GALLERIES}
     newest = cells.releases[-1].order
@@ -118,7 +112,7 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
     return {gallery: [figures.get((gallery, task.order)) for task in tasks] for gallery in GALLERIES}
 
 
-def newest_recall(task_id: str) -> dict[str, RecallFigures]:
+def newest_recall(task_id: str) -> dict[str, library.RecallFigures]:
     """Look up the recall of a domain's held-out captions by gallery, with the newest served release measured."""
     with session_scope() as session:
         last = last_served_order(session)
@@ -131,13 +125,15 @@ def newest_recall(task_id: str) -> dict[str, RecallFigures]:
         return {row.gallery: recall_figures(row) for row in rows}
 
 
-def recall_figures(cell: Recall) -> RecallFigures:
+def recall_figures(cell: Recall) -> library.RecallFigures:
     """Convert a cell to figures, with the confidence interval of its Recall@1."""
     low, high = wilson_interval(cell.r1, max(1, cell.queries))
-    return RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high)
+    return library.RecallFigures(
+        queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high
+    )
 
 
-def read_served_recall() -> ServedRecall:
+def read_served_recall() -> library.ServedRecall:
     """Compute the served release's recall on the domains that it has learned.
 
     Means are weighted by queries: a large and a tiny domain together have nearly the large one's recall.
@@ -153,13 +149,13 @@ def until_served(cells: RecallCells) -> RecallCells:
 
 
 @cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
-def _served_recall(cells: RecallCells) -> ServedRecall:
+def _served_recall(cells: RecallCells) -> library.ServedRecall:
     union = cells.galleries["global"]
     newest = cells.releases[-1].order if cells.releases else 0
     accuracy = union.router_accuracy(newest)
     unfound, unfound_all = _unfound(cells, "global"), _unfound(cells, "global_all")
     queries = cells.queries("local")[-1:].ravel()
-    return ServedRecall(
+    return library.ServedRecall(
         mode=cells.mode,
         domains=len(cells.tasks),
         domains_with_few_queries=int(((queries > 0) & (queries < FEW_QUERIES)).sum()),
@@ -173,23 +169,23 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
     )
 
 
-def _share(cells: RecallCells, gallery: Gallery) -> MeasuredShare | None:
+def _share(cells: RecallCells, gallery: Gallery) -> library.MeasuredShare | None:
     row, queries = cells.matrix(gallery)[-1:], cells.queries(gallery)[-1:]
     count = int(queries.sum())
     return _measured_share(float(query_mean(row, queries)[0]), count) if count else None
 
 
-def _measured_share(share: float, queries: int) -> MeasuredShare:
+def _measured_share(share: float, queries: int) -> library.MeasuredShare:
     low, high = wilson_interval(share, queries)
-    return MeasuredShare(share=share, queries=queries, low=low, high=high)
+    return library.MeasuredShare(share=share, queries=queries, low=low, high=high)
 
 
-def _unfound(cells: RecallCells, gallery: Gallery) -> list[UnfoundDomain]:
+def _unfound(cells: RecallCells, gallery: Gallery) -> list[library.UnfoundDomain]:
     """List the domains in which no query ranks its video first in a gallery, most queries first."""
     row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
     columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
     return [
-        UnfoundDomain(task_id=task.id, task=task.name, queries=int(queries[column]))
+        library.UnfoundDomain(task_id=task.id, task=task.name, queries=int(queries[column]))
         for column, task in ((column, cells.tasks[column]) for column in columns)
     ]
 
@@ -202,7 +198,7 @@ def last_served_order(session: Session) -> int | None:
     return session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))
 
 
-def domain_losses(cells: RecallCells, gallery: Gallery) -> list[DomainLoss]:
+def domain_losses(cells: RecallCells, gallery: Gallery) -> list[library.DomainLoss]:
     """Compute the loss of each measured domain that was learned before the newest release."""
     if not cells.releases:
         return []
@@ -210,7 +206,7 @@ def domain_losses(cells: RecallCells, gallery: Gallery) -> list[DomainLoss]:
     queries = cells.queries(gallery)[-1]
     omitted = _changed_domains(cells, gallery) if is_frozen(cells, gallery) else set[int]()
     return [
-        DomainLoss(
+        library.DomainLoss(
             task_id=task.id,
             task=task.name,
             loss=float(learned[t] - now[t]),
@@ -232,7 +228,7 @@ def is_frozen(cells: RecallCells, gallery: Gallery) -> bool:
     return cells.mode == "pinned" and gallery == "local"
 
 
-def _measured_loss(cells: RecallCells, gallery: Gallery) -> MeasuredLoss | None:
+def _measured_loss(cells: RecallCells, gallery: Gallery) -> library.MeasuredLoss | None:
     losses = domain_losses(cells, gallery)
     if not losses:
         return None
@@ -241,7 +237,7 @@ def _measured_loss(cells: RecallCells, gallery: Gallery) -> MeasuredLoss | None:
     learned, now = query_mean(shares, queries).tolist()
     candidates = [loss for loss in losses if loss.queries >= FEW_QUERIES] or losses
     worst = max(candidates, key=lambda loss: loss.loss)
-    return MeasuredLoss(
+    return library.MeasuredLoss(
         loss=learned - now,
         domains=len(losses),
         queries=int(queries[0].sum()),

@@ -20,15 +20,7 @@ from typing import Any
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.videos import (
-    Cue,
-    CuePatch,
-    FeedbackDetails,
-    FeedbackPage,
-    FeedbackSpec,
-    VideoDetails,
-    VideoPatch,
-)
+from cinestrata_schemas import videos
 from index.words.word_forms import words_key
 from service.access.audit_log import Actor, current_actor, record_change
 from service.catalog.database import now, session_scope
@@ -47,7 +39,9 @@ from service.tasks.lifecycle.state_machine import lock_task, record
 _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 
 
-def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = None) -> VideoDetails:
+def edit_video(
+    video_id: str, patch: videos.VideoPatch, *, expected_tag: str | None = None
+) -> videos.VideoDetails:
     """Change a video's captions, metadata or transcript, and return its details. Idempotent.
 
     Raises NotFound, InvalidInput, or Conflict for a video that will replace another, and take over its captions.
@@ -85,7 +79,7 @@ def edit_video(video_id: str, patch: VideoPatch, *, expected_tag: str | None = N
         return read_video(session, video_id)
 
 
-def edit_cue(video_id: str, cue_id: str, patch: CuePatch | None) -> VideoDetails:
+def edit_cue(video_id: str, cue_id: str, patch: videos.CuePatch | None) -> videos.VideoDetails:
     """Change a timed text of a video, which becomes a person's, or delete it (None); return the video's details.
 
     Raises:
@@ -102,7 +96,7 @@ def edit_cue(video_id: str, cue_id: str, patch: CuePatch | None) -> VideoDetails
         texts.remove(text)
         if patch is not None:  # only this text is checked: a long video may have more than anybody may send
             changes = {**patch.model_dump(exclude_none=True), "source": "person"}
-            texts += validate_edit((), {}, [Cue.model_construct(**text._asdict() | changes)])[1]
+            texts += validate_edit((), {}, [videos.Cue.model_construct(**text._asdict() | changes)])[1]
         if edit_texts(session, video.vector_id, sorted(texts, key=lambda text: text[:3])):
             video.replaced_at = None
             _record_edit(session, task, video, ["transcript"])
@@ -118,7 +112,7 @@ def _record_edit(session: Session, task: Task, video: Video, changed: list[str])
     session.flush()
 
 
-def entity_tag(video: VideoDetails) -> str:
+def entity_tag(video: videos.VideoDetails) -> str:
     """Compute a video's ``ETag``, which changes with every field of the response."""
     return f'"{hashlib.sha256(video.model_dump_json().encode()).hexdigest()[:32]}"'
 
@@ -164,7 +158,7 @@ def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
+def give_feedback(spec: videos.FeedbackSpec) -> videos.FeedbackDetails:
     """Store what the current actor says about a video, which replaces the previous verdict; raise NotFound.
 
     Raises InvalidInput if the text is not a valid query, or the caller has the maximum number of entries.
@@ -184,7 +178,7 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         same = [entry for entry in given if words_key(entry.text) == key]
         row = max(same, key=lambda entry: entry.words_key == key, default=None)
         if row is not None and (row.text, row.verdict) == (text, spec.verdict):
-            return to_response(FeedbackDetails, row, video_id=spec.video_id)
+            return to_response(videos.FeedbackDetails, row, video_id=spec.video_id)
         at = now(session)
         if row is None:
             _require_room(session, actor, video)
@@ -194,10 +188,10 @@ def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
         session.flush()
         record_change(session, "feedback.give", spec.video_id, {"text": text, "verdict": spec.verdict})
         number_edits(session, [video])
-        return to_response(FeedbackDetails, row, video_id=spec.video_id)
+        return to_response(videos.FeedbackDetails, row, video_id=spec.video_id)
 
 
-def list_feedback(wanted: FeedbackFilters) -> FeedbackPage:
+def list_feedback(wanted: FeedbackFilters) -> videos.FeedbackPage:
     """List a page of feedback, by the parameters of ``GET /feedback``; ``own``: only from the current actor."""
     query = select(Feedback)
     if wanted.own:
@@ -219,11 +213,11 @@ def list_feedback(wanted: FeedbackFilters) -> FeedbackPage:
             session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(vector_ids))).all()
         )
         entries = [
-            to_response(FeedbackDetails, row, video_id=ids[row.video_vector_id])
+            to_response(videos.FeedbackDetails, row, video_id=ids[row.video_vector_id])
             for row in page.rows
             if row.video_vector_id in ids
         ]
-    return FeedbackPage(feedback=entries, next_cursor=page.next_cursor)
+    return videos.FeedbackPage(feedback=entries, next_cursor=page.next_cursor)
 
 
 def take_back(feedback_id: int, *, own: bool = False) -> None:

@@ -27,27 +27,13 @@ from media import DecoderUnavailable, MediaError, VideoDecoder, VideoLimits
 from media.child_process import LOWEST_PRIORITY
 from media.reading import SourceReading, VideoReader
 from media.timed_texts import FileTexts
+from service.catalog import readings
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.leases import Lease
-from service.catalog.readings import (
-    IS_NO_COPY,
-    IS_PENDING,
-    READ_SOURCES,
-    is_any_pending,
-    queue_unread,
-    readable_sources,
-)
 from service.catalog.tables import Passage, Reading, Task, Video
 from service.catalog.video_texts import TimedText, store_texts
-from service.core import request_limits
-from service.core.errors import (
-    CinestrataError,
-    DecoderOutage,
-    LeaseLost,
-    SourceUnavailable,
-    TaskInterruption,
-)
+from service.core import errors, request_limits
 from service.core.settings import settings
 from service.storage.library_files import local_video
 from service.tasks.file_texts import store_file_texts
@@ -74,9 +60,9 @@ class ReadingThread(threading.Thread):
         while not self._stop_requested.wait(_POLL_SECONDS):
             try:
                 read_queued(self._owner)
-            except TaskInterruption:
+            except errors.TaskInterruption:
                 continue  # another worker reads the videos, or this one is stopping
-            except CinestrataError as error:
+            except errors.CinestrataError as error:
                 log.warning("reading_postponed", reason=str(error))
             except Exception:
                 log.exception("reading_failed")
@@ -86,7 +72,7 @@ class ReadingThread(threading.Thread):
         self._stop_requested.set()
         if self.is_alive():
             self.join(_STOP_SECONDS)
-            _give_back(IS_PENDING & (Reading.lease_owner == self._owner[:255]))
+            _give_back(readings.IS_PENDING & (Reading.lease_owner == self._owner[:255]))
 
 
 def read_queued(owner: str) -> int:
@@ -96,7 +82,7 @@ def read_queued(owner: str) -> int:
         TaskInterruption: Another worker has claimed the videos, or this one is stopping.
         SourceUnavailable: The reader does not start, or the source of a video is unreachable.
     """
-    sources = readable_sources(",".join(READ_SOURCES))
+    sources = readings.readable_sources(",".join(readings.READ_SOURCES))
     videos = 0
     limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
     with VideoReader() as reader:
@@ -125,7 +111,7 @@ def _read(
             reading = reader.read(path, sources, speech_model=model, name=name, progress=report_alive)
             return dict(reading.items()), None
     except DecoderUnavailable as error:
-        raise DecoderOutage(f"This worker's reader of videos can't be used: {error}.") from error
+        raise errors.DecoderOutage(f"This worker's reader of videos can't be used: {error}.") from error
     except MediaError as error:
         return {source: SourceReading([], note=error.reason, failed=True) for source in job.models}, None
 
@@ -151,7 +137,7 @@ class ReadingClaim(Lease):
     """The lease of some claimed videos. As a context manager, it gives back what was not read."""
 
     def __init__(self, owner: str, token: int, jobs: Sequence[ReadingJob]) -> None:
-        is_held = IS_PENDING & (Reading.fencing_token == token)
+        is_held = readings.IS_PENDING & (Reading.fencing_token == token)
         super().__init__(f"Reading by {owner}", token, Reading.lease_expires_at, is_held)
         self.jobs = jobs  # first added first
 
@@ -185,7 +171,9 @@ class ReadingClaim(Lease):
             if carried is not None:
                 store_file_texts(session, task.id, {video: carried})
             if "file" in reading:  # which has shown whether there are subtitles
-                queue_unread(session, Video.vector_id == video.vector_id, readable_sources(task.read))
+                readings.queue_unread(
+                    session, Video.vector_id == video.vector_id, readings.readable_sources(task.read)
+                )
             stored = Passage.video_vector_id == video.vector_id, Passage.source.in_(list(texts))
             is_changed = any(texts.values()) or bool(session.scalar(select(func.count()).where(*stored)))
             if is_changed:
@@ -199,16 +187,16 @@ class ReadingClaim(Lease):
     ) -> None:
         self.end()
         super().__exit__(kind, error, trace)
-        if isinstance(error, LeaseLost):
+        if isinstance(error, errors.LeaseLost):
             return
-        is_innocent = error is None or isinstance(error, (TaskInterruption, SourceUnavailable))
-        pause = _PAUSE_SECONDS if isinstance(error, SourceUnavailable) else 0.0
+        is_innocent = error is None or isinstance(error, (errors.TaskInterruption, errors.SourceUnavailable))
+        pause = _PAUSE_SECONDS if isinstance(error, errors.SourceUnavailable) else 0.0
         _give_back(self._is_held, pause, attempts=int(not is_innocent))
 
 
 def _give_back(which: ColumnElement[bool], pause: float = 0.0, attempts: int = 0) -> None:
     """End leases of readings, whose worker stores nothing afterwards; ``attempts`` is 1 if this one counts."""
-    with suppress(CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
+    with suppress(errors.CinestrataError), session_scope(write=True) as session:  # the lease expires anyway
         until = now(session) + timedelta(seconds=pause)
         ended = {"lease_owner": None, "lease_expires_at": until, "fencing_token": 0}
         session.execute(
@@ -225,14 +213,14 @@ def claim_readings(owner: str, sources: Collection[ReadSource]) -> ReadingClaim 
     A video that was claimed before, and may have killed its worker, is claimed alone.
     """
     with session_scope() as session:  # without a lock while there is nothing to do
-        if not is_any_pending(session):
+        if not readings.is_any_pending(session):
             return None
     token = secrets.randbits(62)
     jobs: dict[tuple[int, bool], ReadingJob] = {}
     with session_scope(write=True) as session:
         at = now(session)
         is_free = or_(Reading.lease_expires_at.is_(None), Reading.lease_expires_at <= at)
-        is_due = [IS_PENDING, Reading.source.in_(sources), is_free]
+        is_due = [readings.IS_PENDING, Reading.source.in_(sources), is_free]
         session.execute(
             update(Reading)
             .where(*is_due, Reading.attempts >= _MAX_ATTEMPTS)
@@ -242,7 +230,7 @@ def claim_readings(owner: str, sources: Collection[ReadSource]) -> ReadingClaim 
         due = session.execute(
             select(Reading, Video.uri)
             .join(Video, Video.vector_id == Reading.video_vector_id)
-            .where(*is_due, IS_NO_COPY)  # a copy takes over what its original says
+            .where(*is_due, readings.IS_NO_COPY)  # a copy takes over what its original says
             .order_by(Reading.attempts, Reading.video_vector_id)
             .limit(_BATCH_ROWS)
             .with_for_update(of=Reading, skip_locked=True)

@@ -15,16 +15,8 @@ from pathlib import Path
 from cinestrata_schemas.uris import is_source_uri
 from media import MediaError, resolve_uri
 from media.errors import SourceOutage
+from media.sources import media_source
 from media.sources.downloading import DownloadLimits, SourceCache, download_file
-from media.sources.media_source import (
-    ByteRange,
-    ListedFile,
-    MediaSource,
-    RemoteStream,
-    SourcePrefix,
-    SourceUri,
-    find_prefix,
-)
 from media.sources.object_store import ObjectStore
 from media.sources.web_server import WebServer
 from service.core import request_limits
@@ -127,7 +119,7 @@ def local_video(uri: str) -> Iterator[Path]:
 
 
 @contextmanager
-def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream]:
+def open_remote_video(uri: str, part: media_source.ByteRange | None) -> Iterator[media_source.RemoteStream]:
     """Stream a remote video, or a range of it; raise MediaError, or SourceOutage while its source is unreachable."""
     parsed = _parse_file(uri)
     with _source(parsed).open(parsed, part) as stream:
@@ -144,8 +136,8 @@ class SourceReader:
         self._is_restricted = is_restricted
 
     def list_files(
-        self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
-    ) -> list[ListedFile]:
+        self, folder: media_source.SourceUri, report_progress: Callable[[], object] = lambda: None
+    ) -> list[media_source.ListedFile]:
         """List all files below an object store folder, and report progress after each page.
 
         Raises MediaError for a folder on a web server or without access, and SourceOutage.
@@ -158,7 +150,10 @@ class SourceReader:
         return ObjectStore().list_files(folder, report_progress)
 
     def read(
-        self, uri: SourceUri, max_bytes: int, report_progress: Callable[[], object] = lambda: None
+        self,
+        uri: media_source.SourceUri,
+        max_bytes: int,
+        report_progress: Callable[[], object] = lambda: None,
     ) -> bytes:
         """Read a small file, and report progress after each part.
 
@@ -166,7 +161,7 @@ class SourceReader:
         """
         uri.require_file()
         self._find_prefix(uri)
-        source: MediaSource = ObjectStore() if uri.port is None else WebServer(self._find_prefix)
+        source: media_source.MediaSource = ObjectStore() if uri.port is None else WebServer(self._find_prefix)
         content = bytearray()
         with source.open(uri) as stream:
             for chunk in stream.chunks:
@@ -176,34 +171,34 @@ class SourceReader:
                     raise MediaError(f"{uri.shown} is larger than {max_bytes} bytes")
         return bytes(content)
 
-    def _find_prefix(self, uri: SourceUri) -> SourcePrefix:
+    def _find_prefix(self, uri: media_source.SourceUri) -> media_source.SourcePrefix:
         if self._is_restricted:
             return find_allowed_prefix(uri)
-        return SourcePrefix(uri, is_private=True)
+        return media_source.SourcePrefix(uri, is_private=True)
 
 
-def _parse_file(uri: str) -> SourceUri:
-    parsed = SourceUri.parse(uri)
+def _parse_file(uri: str) -> media_source.SourceUri:
+    parsed = media_source.SourceUri.parse(uri)
     parsed.require_file()
     find_allowed_prefix(parsed)
     return parsed
 
 
-def find_allowed_prefix(uri: SourceUri) -> SourcePrefix:
+def find_allowed_prefix(uri: media_source.SourceUri) -> media_source.SourcePrefix:
     """Find the prefix in ``settings().sources`` that contains a URI; raise MediaError if there is none."""
-    return find_prefix(uri, _allowed_prefixes(settings().sources))
+    return media_source.find_prefix(uri, _allowed_prefixes(settings().sources))
 
 
 @lru_cache(maxsize=4)
-def _allowed_prefixes(sources: tuple[str, ...]) -> tuple[SourcePrefix, ...]:
-    return tuple(map(SourcePrefix.parse, sources))
+def _allowed_prefixes(sources: tuple[str, ...]) -> tuple[media_source.SourcePrefix, ...]:
+    return tuple(map(media_source.SourcePrefix.parse, sources))
 
 
-def _source(uri: SourceUri) -> MediaSource:
+def _source(uri: media_source.SourceUri) -> media_source.MediaSource:
     return ObjectStore() if uri.port is None else _web_server(settings().sources, os.getpid())
 
 
 @lru_cache(maxsize=1)
 def _web_server(sources: tuple[str, ...], pid: int) -> WebServer:
     """Hold the open connections to web servers, which a forked process must not share."""
-    return WebServer(partial(find_prefix, allowed=_allowed_prefixes(sources)))
+    return WebServer(partial(media_source.find_prefix, allowed=_allowed_prefixes(sources)))

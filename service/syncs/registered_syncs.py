@@ -37,16 +37,8 @@ from service.core.list_parameters import VideoFilters
 from service.core.settings import settings
 from service.core.text_rules import name_key
 from service.library import deletion, library_listing, video_changes
-from service.syncs import synced_files
+from service.syncs import sync_plan, synced_files
 from service.syncs.source_listing import check_source, find_problem, list_source
-from service.syncs.sync_plan import (
-    FollowedDomain,
-    FollowedLibrary,
-    SourceFiles,
-    SyncPlan,
-    abandoned_appends,
-    relearned_domains,
-)
 from service.syncs.sync_planner import plan_sync
 from service.tasks import broker, commands
 from service.tasks.ingestion_checks import Spec
@@ -235,7 +227,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     library = _library()
     domain = _find_domain(run)
     if domain is None:
-        plan = _plan(run, library, source, FollowedDomain())
+        plan = _plan(run, library, source, sync_plan.FollowedDomain())
         if not plan.new:
             lines = [f"{path}: {reason}" for path, reason in plan.left_out_lines(_MAX_LISTED)]
             raise InvalidInput.at("source", f"No file in the source can be used. {' '.join(lines)}")
@@ -255,13 +247,13 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     if domain.state != "ready":
         return None  # the next run continues
     tasks = commands.list_tasks()
-    domains = relearned_domains(tasks, domain)
+    domains = sync_plan.relearned_domains(tasks, domain)
     files = list(library.list_files(domain.id, ()))
     stored = list(_stored_videos(domains))
-    abandoned = abandoned_appends(tasks, stored, files)
+    abandoned = sync_plan.abandoned_appends(tasks, stored, files)
     for append in abandoned:
         deletion.delete_task(append)
-    followed = FollowedDomain(
+    followed = sync_plan.FollowedDomain(
         [video for video in stored if video.task_id not in abandoned],
         files,
         {task.id for task in domains},
@@ -309,8 +301,8 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     )
 
 
-def _library() -> FollowedLibrary:
-    return FollowedLibrary(
+def _library() -> sync_plan.FollowedLibrary:
+    return sync_plan.FollowedLibrary(
         list_files=synced_files.iterate_files,
         list_sources=synced_files.list_sources,
         record_files=synced_files.record_files,
@@ -320,13 +312,18 @@ def _library() -> FollowedLibrary:
     )
 
 
-def _plan(run: SyncRun, library: FollowedLibrary, source: SourceFiles, followed: FollowedDomain) -> SyncPlan:
+def _plan(
+    run: SyncRun,
+    library: sync_plan.FollowedLibrary,
+    source: sync_plan.SourceFiles,
+    followed: sync_plan.FollowedDomain,
+) -> sync_plan.SyncPlan:
     plan = plan_sync(source, followed, library, report_alive=run.lease.tick)
     plan.leave_out(partial(find_problem, source))
     return plan
 
 
-def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
+def _left_out_counts(plan: sync_plan.SyncPlan) -> dict[str, Any]:
     lines = plan.left_out_lines(_MAX_LISTED)
     return {
         "left_out": len(plan.left_out),

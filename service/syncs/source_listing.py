@@ -21,14 +21,8 @@ from service.core.settings import settings
 from service.storage.library_files import SourceReader, find_allowed_prefix
 from service.syncs.sync_plan import SourceFile, SourceFiles, folder_device, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
+from service.tasks.manifests import folder_videos
 from service.tasks.manifests.caption_tables import require_text_table
-from service.tasks.manifests.folder_videos import (
-    FolderVideos,
-    RemoteVideos,
-    VideoListing,
-    list_folder_videos,
-    list_remote_videos,
-)
 
 _MAX_LISTED = 20
 
@@ -61,11 +55,11 @@ def list_source(
     SourceUnavailable, or InvalidInput for a source that is not allowed, has no usable videos or gives them IDs.
     """
     if is_source_uri(source):
-        remote = list_remote_videos(
+        remote = folder_videos.list_remote_videos(
             source, SourceReader(), captions_from_names=captions_from_names, report_progress=report_progress
         )
         return remote_files(remote)
-    local = list_folder_videos(
+    local = folder_videos.list_folder_videos(
         _resolve(source),
         captions_from_names=captions_from_names,
         root=settings().media_root.resolve(),
@@ -105,7 +99,7 @@ def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[Vid
     ]
 
 
-def remote_files(listing: RemoteVideos) -> SourceFiles:
+def remote_files(listing: folder_videos.RemoteVideos) -> SourceFiles:
     """List the video files in a remote folder. Syncs compare their versions, not their contents; raise InvalidInput."""
     base, files = listing.base, listing.files
     if files is None:
@@ -125,7 +119,9 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
     return _list_files(listing, find_file, source=base.text, path_of=path_of, place=listing.place)
 
 
-def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
+def local_files(
+    listing: folder_videos.FolderVideos, report_progress: Callable[[], object] = lambda: None
+) -> SourceFiles:
     """List the video files in a local folder; raise InvalidInput."""
     base = listing.base.resolve()
 
@@ -162,7 +158,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
 
 
 def _list_files(
-    listing: VideoListing, find_file: Callable[[VideoSpec], SourceFile | str], **source: Any
+    listing: folder_videos.VideoListing, find_file: Callable[[VideoSpec], SourceFile | str], **source: Any
 ) -> SourceFiles:
     """List the files of videos for which ``find_file`` returns one, not a reason why it cannot be used.
 

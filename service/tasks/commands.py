@@ -14,16 +14,7 @@ from typing import IO, Any, BinaryIO
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from cinestrata_schemas.tasks import (
-    AppendSpec,
-    RetrySpec,
-    TaskDetails,
-    TaskEvent,
-    TaskProgress,
-    TaskSpec,
-    UpgradeSpec,
-    VideoSpec,
-)
+from cinestrata_schemas import tasks
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.domain_videos import count_task_videos
@@ -37,20 +28,14 @@ from service.tasks import broker, upgrades, uploaded_videos
 from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.idempotency import CreateOutcome, TaskRequest
 from service.tasks.ingestion_checks import Spec, raise_first, task_errors, task_fields, validate_spec
-from service.tasks.lifecycle import send_due
-from service.tasks.lifecycle.state_machine import (
-    is_published,
-    lock_task,
-    next_position,
-    record,
-    set_progress,
-    set_state,
-)
+from service.tasks.lifecycle import send_due, state_machine
 from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task, task_details
 from service.tasks.uploaded_videos import adopted_uploads
 
 
-def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
+def create_task(
+    spec: tasks.TaskSpec, *, idempotency_key: str | None = None, caller: str = ""
+) -> CreateOutcome:
     """Store a task and notify the workers. Once this returns, the task is durable. Each caller has their own keys.
 
     Raises InvalidInput, Conflict if the name or an ID belongs to another task, and as ``service.tasks.idempotency``.
@@ -60,7 +45,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
 
 
 def append_videos(
-    task_id: str, spec: AppendSpec, *, idempotency_key: str | None = None, caller: str = ""
+    task_id: str, spec: tasks.AppendSpec, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
     """Store an append of videos to a learned domain and notify the workers.
 
@@ -69,7 +54,9 @@ def append_videos(
     return _create_from_spec(TaskRequest(idempotency_key, caller, target_id=task_id), spec)
 
 
-def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
+def check_destination(
+    name: str | None, target_id: str | None, videos: Sequence[tasks.VideoSpec]
+) -> str | None:
     """Check that a task with these videos could be stored now, in a new domain or that of the task ``target_id``.
 
     Returns the domain's name. Errors are those of storing it; without a name, that of a new domain is not checked.
@@ -94,7 +81,9 @@ def create_task_from_archive(
     so its files stay until ``uploaded_videos.sweep_uploads`` finds that it is not. Raises TooLarge, and as
     :func:`create_task`.
     """
-    return _create_from_archive(TaskRequest(idempotency_key, caller), archive, filename, TaskSpec, fields)
+    return _create_from_archive(
+        TaskRequest(idempotency_key, caller), archive, filename, tasks.TaskSpec, fields
+    )
 
 
 def append_archive(
@@ -105,16 +94,16 @@ def append_archive(
     Raises as :func:`append_videos` and :func:`create_task_from_archive`.
     """
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
-    return _create_from_archive(request, archive, filename, AppendSpec, {})
+    return _create_from_archive(request, archive, filename, tasks.AppendSpec, {})
 
 
-def list_tasks() -> list[TaskDetails]:
+def list_tasks() -> list[tasks.TaskDetails]:
     """List all tasks by position."""
     with session_scope() as session:
         return task_details(session, session.scalars(select(Task).order_by(Task.position)).all())
 
 
-def get_task(task_id: str) -> TaskDetails:
+def get_task(task_id: str) -> tasks.TaskDetails:
     """Look up a task; raise NotFound."""
     with session_scope() as session:
         task = session.get(Task, task_id)
@@ -123,7 +112,7 @@ def get_task(task_id: str) -> TaskDetails:
         return task_details(session, [task])[0]
 
 
-def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskEvent]:
+def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[tasks.TaskEvent]:
     """List a task's events, oldest first; raise NotFound."""
     with session_scope() as session:
         if session.get(Task, task_id) is None:
@@ -131,30 +120,30 @@ def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskE
         rows = session.scalars(
             select(Event).where(Event.task_id == task_id, Event.id > last_id).order_by(Event.id).limit(limit)
         )
-        return [to_response(TaskEvent, row) for row in rows]
+        return [to_response(tasks.TaskEvent, row) for row in rows]
 
 
-def cancel_task(task_id: str) -> TaskDetails:
+def cancel_task(task_id: str) -> tasks.TaskDetails:
     """Cancel a task: at once if no worker owns it, otherwise at the worker's next step. Idempotent.
 
     Raises NotFound, or Conflict if the task is ready or failed, or its shard is already published.
     """
     is_changed = False
     with session_scope(write=True) as session:
-        task = lock_task(session, task_id)
+        task = state_machine.lock_task(session, task_id)
         if task.state in ("ready", "failed"):
             raise Conflict(f"Task {task_id} is {task.state}; only an unfinished task can be cancelled.")
         if task.state in ACTIVE_STATES:
-            if is_published(session, task):
+            if state_machine.is_published(session, task):
                 raise Conflict(
                     f"The shard of task {task_id} is already published; the task will be ready in a moment."
                 )
             if task.lease_owner is None or (task.lease_expires_at or now(session)) <= now(session):
-                set_state(session, task, "cancelled")
+                state_machine.set_state(session, task, "cancelled")
                 is_changed = True
             elif not task.cancel_requested:
                 task.cancel_requested = True
-                record(session, task_id, "log", {"message": "Cancellation was requested."})
+                state_machine.record(session, task_id, "log", {"message": "Cancellation was requested."})
                 is_changed = True
         if is_changed:
             record_change(session, "task.cancel", task_id, {"name": task.name})
@@ -163,17 +152,17 @@ def cancel_task(task_id: str) -> TaskDetails:
     return view
 
 
-def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
+def retry_task(task_id: str, spec: tasks.RetrySpec | None = None) -> tasks.TaskDetails:
     """Queue a failed or cancelled task again, at the end of the queue, with what ``spec`` changes.
 
     Raises InvalidInput, NotFound, Conflict for a task in another state, or InsufficientStorage; the task is unchanged.
     """
-    spec = spec or RetrySpec()
+    spec = spec or tasks.RetrySpec()
     with session_scope(write=True) as session:
-        task = lock_task(session, task_id)
+        task = state_machine.lock_task(session, task_id)
         if task.state not in ("failed", "cancelled"):
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
-        if task.upgrades and spec != RetrySpec() and is_published(session, task):
+        if task.upgrades and spec != tasks.RetrySpec() and state_machine.is_published(session, task):
             raise Conflict(f"The shard of task {task_id} is published; retry it without method and settings.")
         domain = session.get_one(Task, task.learned_id)
         _change_method(task, domain, spec)
@@ -182,11 +171,11 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         videos = session.scalar(select(func.count()).where(Video.task_id == task.learned_id)) or 0
         is_append = task.target_id is not None and not task.upgrades
         require_disk_space(videos, is_append=is_append, backbone=task.backbone)
-        task.position = next_position(session)
+        task.position = state_machine.next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = now(session) if task.upgrades else None
         task.started_at = task.finished_at = task.held_out = None
-        set_progress(session, task, TaskProgress(stage="queued"), is_event=False)
+        state_machine.set_progress(session, task, tasks.TaskProgress(stage="queued"), is_event=False)
         # Their files may have been replaced, and the machine may have been at fault.
         session.execute(
             update(Video)
@@ -201,7 +190,7 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
             .execution_options(synchronize_session=False)
         )
         task.counts = count_task_videos(session, task_id)
-        set_state(session, task, "queued")
+        state_machine.set_state(session, task, "queued")
         facts = {"name": task.name, **spec.model_dump(exclude_none=True)}
         record_change(session, "task.retry", task_id, facts)
         view = task_details(session, [task])[0]
@@ -212,8 +201,8 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     return view
 
 
-def _change_method(task: Task, domain: Task, spec: RetrySpec) -> None:
-    if spec == RetrySpec():
+def _change_method(task: Task, domain: Task, spec: tasks.RetrySpec) -> None:
+    if spec == tasks.RetrySpec():
         return
     if task.target_id is not None and not task.upgrades:
         raise InvalidInput.at(
@@ -223,7 +212,7 @@ def _change_method(task: Task, domain: Task, spec: RetrySpec) -> None:
     chosen = spec.settings if is_changed else task.settings
     method, backbone = spec.method or task.method, spec.backbone or task.backbone
     if task.upgrades:
-        wanted = UpgradeSpec(method=method, settings=chosen, backbone=backbone)
+        wanted = tasks.UpgradeSpec(method=method, settings=chosen, backbone=backbone)
         fields = upgrades.upgrade_fields(domain, wanted)
     else:
         fields = task_fields(method, chosen, backbone)
@@ -237,7 +226,7 @@ def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
 
     def create() -> CreateOutcome:
         task_id = new_id("tsk")
-        backbone = spec.backbone if isinstance(spec, TaskSpec) else None
+        backbone = spec.backbone if isinstance(spec, tasks.TaskSpec) else None
         require_disk_space(len(spec.videos), is_append=request.target_id is not None, backbone=backbone)
         with adopted_uploads(spec, task_id) as adopted:
             stored = store_task(task_id, validate_spec(adopted), request)

@@ -31,30 +31,14 @@ from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import session_scope
 from service.catalog.tables import Chunk, FileRemoval, Task, Video
-from service.core import request_limits
-from service.core.errors import (
-    CinestrataError,
-    DataFolderNotWritable,
-    DecoderOutage,
-    LeaseLost,
-    SourceUnavailable,
-    WorkerStopping,
-)
+from service.core import errors, request_limits
 from service.core.settings import settings
 from service.storage import library_files
 from service.storage.library_backbone import backbone_of_task
 from service.storage.library_files import local_video, require_writable
 from service.storage.video_files import remove_deleted_files
+from service.tasks import lifecycle
 from service.tasks.file_texts import store_file_texts
-from service.tasks.lifecycle import (
-    ChunkClaim,
-    Claim,
-    claim_chunk,
-    plan_chunks,
-    process_free_chunks,
-    read_totals,
-    send_due,
-)
 from service.tasks.lifecycle.state_machine import SAME_CONTENT, reject
 from service.tasks.probing_completion import complete_probing, isolate_failures, pending_videos
 
@@ -81,7 +65,7 @@ class _SameContent(MediaError):
         self.content_hash = digest
 
 
-def probe(claim: Claim) -> None:
+def probe(claim: lifecycle.Claim) -> None:
     """Probe a claimed task's pending videos, then give the task back until its training is due.
 
     The task fails when more than ``MAX_BAD_SHARE`` of its videos are bad, when no video is left, or when the data
@@ -91,7 +75,7 @@ def probe(claim: Claim) -> None:
     try:
         require_writable(settings().cache_dir, settings().thumbnails_dir)
         _probe_chunks(claim)
-    except DataFolderNotWritable as error:
+    except errors.DataFolderNotWritable as error:
         # A broken installation would otherwise reject every video of every task.
         remedy = Action(name="retry_task", id=claim.task.id)
         claim.fail(error.detail, f"{error.hint} Then retry the task.", remedy)
@@ -102,22 +86,22 @@ def probe(claim: Claim) -> None:
 def probe_free_chunks(task_id: str, owner: str) -> None:
     """Probe free chunks of another worker's task; see :func:`process_free_chunks`."""
 
-    def probe_chunks(chunks: Iterator[ChunkClaim]) -> None:
-        send_due()
+    def probe_chunks(chunks: Iterator[lifecycle.ChunkClaim]) -> None:
+        lifecycle.send_due()
         require_writable(settings().cache_dir, settings().thumbnails_dir)
         spec = _frame_spec(task_id)
         with _open_decoder() as decoder:
             for chunk in chunks:
                 _probe_chunk(chunk, decoder, spec)
 
-    process_free_chunks(task_id, "probing", owner, _TURN_SECONDS, probe_chunks)
+    lifecycle.process_free_chunks(task_id, "probing", owner, _TURN_SECONDS, probe_chunks)
 
 
-def _probe_chunks(claim: Claim) -> None:
+def _probe_chunks(claim: lifecycle.Claim) -> None:
     """Process the task's chunks until all are done."""
     task_id, spec = claim.task.id, _frame_spec(claim.task.id)
     total = _plan(claim)
-    send_due()  # let other workers take chunks
+    lifecycle.send_due()  # let other workers take chunks
     reported = 0.0
 
     def report(done: int | None = None) -> None:
@@ -127,16 +111,16 @@ def _probe_chunks(claim: Claim) -> None:
             claim.tick()
             return
         reported = time.monotonic()
-        done = total - read_totals(task_id, "probing").remaining if done is None else done
+        done = total - lifecycle.read_totals(task_id, "probing").remaining if done is None else done
         claim.progress("probing", done / max(total, 1), done=done, total=total)
 
-    outages: list[SourceUnavailable] = []  # in consecutive chunks
+    outages: list[errors.SourceUnavailable] = []  # in consecutive chunks
     failures = 0  # in consecutive chunks
     with _open_decoder() as decoder:
-        while (totals := read_totals(task_id, "probing")).unfinished:
+        while (totals := lifecycle.read_totals(task_id, "probing")).unfinished:
             report(total - totals.remaining)
             isolate_failures(claim)
-            chunk = claim_chunk(task_id, "probing", claim.owner, owns_task=True)
+            chunk = lifecycle.claim_chunk(task_id, "probing", claim.owner, owns_task=True)
             if chunk is None:
                 if outages and not totals.claimed:
                     raise outages[0]
@@ -146,15 +130,15 @@ def _probe_chunks(claim: Claim) -> None:
                 _probe_chunk(chunk, decoder, spec, report)
                 outages.clear()
                 failures = 0
-            except LeaseLost:
+            except errors.LeaseLost:
                 claim.tick()  # raises if the task is lost too; a chunk lost alone is another worker's
-            except SourceUnavailable as error:  # videos in other chunks may have a different source
+            except errors.SourceUnavailable as error:  # videos in other chunks may have a different source
                 outages.append(error)
-                if isinstance(error, DecoderOutage):
+                if isinstance(error, errors.DecoderOutage):
                     raise  # this worker can't process any chunk
                 if len(outages) == _MAX_OUTAGES:  # until then, the first chunks' pauses have not ended
                     raise
-            except (CinestrataError, SQLAlchemyError):
+            except (errors.CinestrataError, SQLAlchemyError):
                 raise
             except Exception:
                 failures += 1
@@ -172,7 +156,7 @@ def _open_decoder() -> VideoDecoder:
     return VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES))
 
 
-def _plan(claim: Claim) -> int:
+def _plan(claim: lifecycle.Claim) -> int:
     """Plan chunks for pending videos that no unfinished chunk covers; returns the total number of videos."""
     in_task = Video.task_id == claim.task.id
     with claim.transaction() as session:
@@ -187,12 +171,15 @@ def _plan(claim: Claim) -> int:
             .where(in_task, Video.status == "pending", ~unfinished.exists())
             .order_by(Video.vector_id)
         ).all()
-        plan_chunks(session, claim.task.id, "probing", pending, CHUNK_VIDEOS)
+        lifecycle.plan_chunks(session, claim.task.id, "probing", pending, CHUNK_VIDEOS)
         return session.scalar(select(func.count()).where(in_task)) or 0
 
 
 def _probe_chunk(
-    chunk: ChunkClaim, decoder: VideoDecoder, spec: FrameSpec, report: Callable[[], None] = lambda: None
+    chunk: lifecycle.ChunkClaim,
+    decoder: VideoDecoder,
+    spec: FrameSpec,
+    report: Callable[[], None] = lambda: None,
 ) -> None:
     """Probe a chunk's pending videos and store the results."""
     with chunk:
@@ -200,7 +187,7 @@ def _probe_chunk(
             videos = pending_videos(session, chunk)
             target_id = session.scalar(select(Task.target_id).where(Task.id == chunk.task_id))
         results: list[_Result] = []
-        outages: list[SourceUnavailable] = []
+        outages: list[errors.SourceUnavailable] = []
         saved = time.monotonic()
         try:
             for video in videos:
@@ -208,15 +195,15 @@ def _probe_chunk(
                 chunk.tick()
                 try:
                     results.append(_probe_video(chunk, decoder, spec, video, target_id))
-                except SourceUnavailable as error:  # the video stays pending
+                except errors.SourceUnavailable as error:  # the video stays pending
                     outages.append(error)
-                    if len(outages) == _MAX_OUTAGES or isinstance(error, DecoderOutage):
+                    if len(outages) == _MAX_OUTAGES or isinstance(error, errors.DecoderOutage):
                         break
                 if time.monotonic() - saved > SAVE_SECONDS:
                     with chunk.transaction() as session:
                         _store_results(session, chunk, results)
                     results, saved = [], time.monotonic()
-        except WorkerStopping:
+        except errors.WorkerStopping:
             with chunk.transaction() as session:
                 _store_results(session, chunk, results)
             raise
@@ -230,7 +217,7 @@ def _probe_chunk(
 
 
 def _probe_video(
-    chunk: ChunkClaim, decoder: VideoDecoder, spec: FrameSpec, video: Video, target_id: str | None
+    chunk: lifecycle.ChunkClaim, decoder: VideoDecoder, spec: FrameSpec, video: Video, target_id: str | None
 ) -> _Result:
     def find_copy(digest: str) -> str | None:
         """Find the URI of an accepted video with the same content, earlier in the task or anywhere in the domain.
@@ -280,15 +267,15 @@ def _read_video(
             cache=settings().cache_dir,
         )
     except DecoderUnavailable as error:
-        raise DecoderOutage(f"This worker's decoder can't be used: {error}.") from error
+        raise errors.DecoderOutage(f"This worker's decoder can't be used: {error}.") from error
     except OSError as error:  # about the output: the decoder reports unreadable files as MediaError
-        raise DataFolderNotWritable(settings().data_dir, error) from error
+        raise errors.DataFolderNotWritable(settings().data_dir, error) from error
     if info.content_hash != digest:
         raise UndecidedVideo("The file changed while it was read.")
     return info
 
 
-def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Result]) -> None:
+def _store_results(session: Session, chunk: lifecycle.ChunkClaim, results: Sequence[_Result]) -> None:
     ids = [video.vector_id for video, _ in results]
     stored = session.scalars(select(Video).where(Video.vector_id.in_(ids), Video.task_id == chunk.task_id))
     rows = {row.vector_id: row for row in stored}

@@ -30,13 +30,7 @@ from service.storage import index_manifest
 from service.storage.disk_budget import require_disk_space
 from service.storage.index_manifest import index_lock, library_store, unavailable_if_failing
 from service.storage.library_backbone import library_backbone
-from service.tasks.ingestion_checks import (
-    find_method_error,
-    learns_all_captions,
-    raise_first,
-    task_errors,
-    task_fields,
-)
+from service.tasks import ingestion_checks
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.publishing import find_undoable, settle_upgrade, shard_columns
 from service.tasks.lifecycle.state_machine import (
@@ -93,19 +87,21 @@ def upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
     """Complete and check an upgrade's backbone, method and settings."""
     method, chosen = spec.method, spec.settings
     backbone = spec.backbone or library_backbone()
-    if method is None and find_method_error(domain.method, backbone) is None:
+    if method is None and ingestion_checks.find_method_error(domain.method, backbone) is None:
         method = domain.method
     if chosen is None and method == domain.method:
         chosen = domain.settings
-    fields = task_fields(method, chosen, backbone)
-    if domain.held_out == "cross_fitted" and not learns_all_captions(fields["method"], fields["settings"]):
+    fields = ingestion_checks.task_fields(method, chosen, backbone)
+    if domain.held_out == "cross_fitted" and not ingestion_checks.learns_all_captions(
+        fields["method"], fields["settings"]
+    ):
         # No caption was held out: the method must measure itself like the previous one, unless it learns nothing.
         if fields["settings"].get("last_epoch") == "train":
             message = "The domain holds out no captions, so recall must be measured by cross-fitting."
             raise InvalidInput.at("settings.last_epoch", message, "Send 'all', or leave it out.")
         if fields["method"] != "zero_shot":
             fields["settings"] = {**fields["settings"], "last_epoch": "all"}
-    raise_first(task_errors(**fields))
+    ingestion_checks.raise_first(ingestion_checks.task_errors(**fields))
     return fields
 
 

@@ -14,16 +14,8 @@ from pathlib import PurePosixPath
 
 from pydantic import ValidationError
 
+from cinestrata_schemas import tasks
 from cinestrata_schemas.problems import ProblemField
-from cinestrata_schemas.tasks import (
-    CaptionTable,
-    LocalFile,
-    OmittedPath,
-    PreviewRequest,
-    TaskSpec,
-    UploadPreview,
-    VideoSpec,
-)
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.tasks import commands, upload_store
@@ -53,7 +45,7 @@ _UTF8 = ("utf-8", "utf8")
 _OTHER_ENCODING = "cp1252"  # for text files that are not UTF-8: Windows
 
 
-def preview_upload(request: PreviewRequest) -> UploadPreview:
+def preview_upload(request: tasks.PreviewRequest) -> tasks.UploadPreview:
     """Preview the task that selected files would become. Stores nothing."""
     files, skipped = _usable_files(request)
     texts = {normalize_path(text.path): text.content for text in request.texts}
@@ -69,7 +61,7 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
     side_names = SideFileNames({**files, **texts})
     paths, others = _find_videos(files, rows, {*texts, *side_names.side_files})
     skipped += others
-    videos: list[VideoSpec] = []
+    videos: list[tasks.VideoSpec] = []
     side_files = SideFiles(
         lambda name: [path for path in side_names.find(name) if path in texts],
         lambda path: io.BytesIO(texts[path]),
@@ -95,7 +87,7 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
     problems += _limit_problems(sizes)
     if not videos and not problems:
         problems.append(FieldError("files", "There is no video in the selection.", "Select video files."))
-    return UploadPreview(
+    return tasks.UploadPreview(
         domain=domain,
         is_append=request.into is not None,
         videos=[video.model_copy(update={"uri": files[video.uri].path}) for video in videos],
@@ -103,10 +95,10 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
         captions=sum(len(video.captions) for video in videos),
         transcripts=sum(bool(video.transcript) for video in videos),
         without_captions=[files[video.uri].path for video in videos if not video.captions],
-        missing=[OmittedPath(path=path, reason=reason) for path, reason in tables.missing.items()],
+        missing=[tasks.OmittedPath(path=path, reason=reason) for path, reason in tables.missing.items()],
         skipped=skipped,
         tables=[
-            CaptionTable(
+            tasks.CaptionTable(
                 path=table.path,
                 format=table.format,
                 delimiter=table.delimiter,
@@ -123,25 +115,27 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
     )
 
 
-def _usable_files(request: PreviewRequest) -> tuple[dict[str, LocalFile], list[OmittedPath]]:
+def _usable_files(
+    request: tasks.PreviewRequest,
+) -> tuple[dict[str, tasks.LocalFile], list[tasks.OmittedPath]]:
     """Separate the files that can be uploaded, by normalized path, from the others."""
-    files: dict[str, LocalFile] = {}
-    skipped: list[OmittedPath] = []
+    files: dict[str, tasks.LocalFile] = {}
+    skipped: list[tasks.OmittedPath] = []
     for file in request.files:
         path = normalize_path(file.path)
         if not path:
-            skipped.append(OmittedPath(path=file.path, reason="no file name"))
+            skipped.append(tasks.OmittedPath(path=file.path, reason="no file name"))
         elif path in files:
-            skipped.append(OmittedPath(path=file.path, reason="selected twice"))
+            skipped.append(tasks.OmittedPath(path=file.path, reason="selected twice"))
         elif omission := find_omission(path):
-            skipped.append(OmittedPath(path=file.path, reason=f"{omission[1]} file"))
+            skipped.append(tasks.OmittedPath(path=file.path, reason=f"{omission[1]} file"))
         else:
             files[path] = file
     return files, skipped
 
 
 def _choose_tables(
-    chosen: str | None, files: Mapping[str, LocalFile], texts: Mapping[str, bytes]
+    chosen: str | None, files: Mapping[str, tasks.LocalFile], texts: Mapping[str, bytes]
 ) -> list[str]:
     """Choose the caption tables; without the client's choice, a manifest lists all videos. Raise InvalidInput."""
     if chosen is not None:
@@ -162,11 +156,11 @@ def _choose_tables(
 
 
 def _find_videos(
-    files: Mapping[str, LocalFile], named: Container[str], side_files: Container[str]
-) -> tuple[list[str], list[OmittedPath]]:
+    files: Mapping[str, tasks.LocalFile], named: Container[str], side_files: Container[str]
+) -> tuple[list[str], list[tasks.OmittedPath]]:
     """Separate the paths of videos, which tables name or whose extension tells, from other files than side files."""
     paths: list[str] = []
-    skipped: list[OmittedPath] = []
+    skipped: list[tasks.OmittedPath] = []
     for path, file in files.items():
         if not is_video_name(path) and path not in named:
             reason = "" if path in side_files else _describe(path.lower())
@@ -178,7 +172,7 @@ def _find_videos(
             paths.append(path)
             continue
         if reason:
-            skipped.append(OmittedPath(path=file.path, reason=reason))
+            skipped.append(tasks.OmittedPath(path=file.path, reason=reason))
     return sorted(paths), skipped
 
 
@@ -191,7 +185,7 @@ def _describe(lowered: str) -> str:
     return "not a video"
 
 
-def _other_encoding(request: PreviewRequest) -> str | None:
+def _other_encoding(request: tasks.PreviewRequest) -> str | None:
     """Suggest an encoding for text files that are not UTF-8; None if they are, or if it would not help."""
     contents = (text.content for text in request.texts if not _can_decode(text.content, "utf-8"))
     first = next(contents, b"")
@@ -208,7 +202,7 @@ def _can_decode(content: bytes, encoding: str) -> bool:
 
 
 def _check_destination(
-    request: PreviewRequest, videos: Sequence[VideoSpec]
+    request: tasks.PreviewRequest, videos: Sequence[tasks.VideoSpec]
 ) -> tuple[str | None, list[FieldError]]:
     """Check the domain; return its name, and the task's errors other than those in videos."""
     errors: list[FieldError] = []
@@ -217,7 +211,7 @@ def _check_destination(
         fields = {"method": request.method, "settings": request.settings, "backbone": request.backbone}
         name = "unnamed" if request.name is None else request.name
         try:
-            spec = TaskSpec.model_validate({**fields, "name": name, "videos": [{"uri": "any"}]})
+            spec = tasks.TaskSpec.model_validate({**fields, "name": name, "videos": [{"uri": "any"}]})
             errors += task_errors(**task_fields(spec.method, spec.settings, spec.backbone))
         except ValidationError as error:
             errors += InvalidInput.from_pydantic(error.errors()).errors
@@ -231,7 +225,7 @@ def _check_destination(
     return domain, errors
 
 
-def _limit_problems(files: Sequence[LocalFile]) -> Iterator[FieldError]:
+def _limit_problems(files: Sequence[tasks.LocalFile]) -> Iterator[FieldError]:
     if len(files) > request_limits.MAX_VIDEOS_PER_TASK:
         hint = f"Select at most {request_limits.MAX_VIDEOS_PER_TASK}, and append the others later."
         yield FieldError("files", f"{len(files)} videos are more than a task may have.", hint)

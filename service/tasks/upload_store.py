@@ -22,24 +22,15 @@ from pathlib import Path
 
 from index.files.durable_files import sync
 from service.access.audit_log import record_event
-from service.core import request_limits
-from service.core.errors import (
-    CinestrataError,
-    Conflict,
-    DataFolderNotWritable,
-    InsufficientStorage,
-    NotFound,
-    TooLarge,
-    Unavailable,
-)
+from service.core import errors, request_limits
 from service.core.settings import settings
 
 
-class OffsetMismatch(Conflict, title="Offset mismatch"):
+class OffsetMismatch(errors.Conflict, title="Offset mismatch"):
     """A request's bytes do not begin where the stored bytes end."""
 
 
-class UploadLocked(CinestrataError, status=423, title="Locked"):
+class UploadLocked(errors.CinestrataError, status=423, title="Locked"):
     """Another request is writing to the upload."""
 
 
@@ -85,7 +76,7 @@ class Upload:
 def create_upload(name: str, metadata: str, size: int) -> Upload:
     """Create an empty upload; raise TooLarge, also for too many, InsufficientStorage, DataFolderNotWritable."""
     if size > request_limits.MAX_VIDEO_BYTES:
-        raise TooLarge(
+        raise errors.TooLarge(
             f"The file has {size} bytes; a video may have at most {request_limits.MAX_VIDEO_BYTES}. Shorten or "
             "compress it."
         )
@@ -99,8 +90,8 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
     except OSError as error:
         _remove(upload.path.name, f"{upload.id}.json")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InsufficientStorage(size, shutil.disk_usage(_folder()).free) from error
-        raise DataFolderNotWritable(upload.path.parent, error) from error
+            raise errors.InsufficientStorage(size, shutil.disk_usage(_folder()).free) from error
+        raise errors.DataFolderNotWritable(upload.path.parent, error) from error
     return upload
 
 
@@ -162,7 +153,7 @@ def _folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataFolderNotWritable(folder, error) from error
+        raise errors.DataFolderNotWritable(folder, error) from error
     return folder
 
 
@@ -171,11 +162,11 @@ def _require_room(size: int) -> None:
     uploads, declared, free = _read_usage()
     hint = "Add their videos to a domain first, or delete some of them."
     if uploads >= request_limits.MAX_PENDING_UPLOADS:
-        raise TooLarge(f"There are {uploads} uploads not used by a task yet. {hint}")
+        raise errors.TooLarge(f"There are {uploads} uploads not used by a task yet. {hint}")
     if declared + size > (limit := request_limits.MAX_PENDING_BYTES):
-        raise TooLarge(f"Uploads not used by a task yet may take {limit} bytes in total. {hint}")
+        raise errors.TooLarge(f"Uploads not used by a task yet may take {limit} bytes in total. {hint}")
     if size > free:
-        raise InsufficientStorage(size, max(0, free))
+        raise errors.InsufficientStorage(size, max(0, free))
 
 
 def _read_usage() -> tuple[int, int, int]:
@@ -198,8 +189,8 @@ def _remove(*names: str) -> None:
         (_folder() / name).unlink(missing_ok=True)
 
 
-def _unknown(upload_id: str) -> NotFound:
-    return NotFound(
+def _unknown(upload_id: str) -> errors.NotFound:
+    return errors.NotFound(
         f"There is no upload {upload_id[:60]!r}; it has expired, was deleted, or belongs to a task. Create it again."
     )
 
@@ -217,7 +208,7 @@ class UploadWriter:
         try:
             self._file = upload.path.open("r+b", buffering=0)
         except FileNotFoundError:
-            raise NotFound(f"The upload {upload.id} was deleted.") from None
+            raise errors.NotFound(f"The upload {upload.id} was deleted.") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (stored := upload.received) != offset:
@@ -233,7 +224,7 @@ class UploadWriter:
     def write(self, data: bytes) -> None:
         """Append bytes; raise TooLarge, which writes nothing, or Unavailable for a full disk, which keeps what fits."""
         if self.offset + len(data) > self._upload.size:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"The request is longer than the missing part; the upload has {self._upload.size} bytes."
             )
         view = memoryview(data)
@@ -244,7 +235,7 @@ class UploadWriter:
                 view = view[written:]
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Unavailable("The server's disk is full.", 60) from error
+                raise errors.Unavailable("The server's disk is full.", 60) from error
             raise
 
     def finish(self) -> None:

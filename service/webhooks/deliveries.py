@@ -33,13 +33,7 @@ from standardwebhooks import Webhook as Signer
 
 from cinestrata_schemas.uris import redact_uri
 from media.errors import MediaError, SourceOutage
-from media.sources.guarded_network import (
-    GuardedNetwork,
-    answer_within,
-    is_private_address,
-    is_public_address,
-    read_address,
-)
+from media.sources import guarded_network
 from media.sources.media_source import SourcePrefix, SourceUri
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, acquire
@@ -299,10 +293,10 @@ def check_url(url: str) -> None:
             f"{redact_uri(url)[:500]!r} is not an allowed target of webhooks.",
             "Use a public https:// address, or let the operator allow a prefix with CINESTRATA_WEBHOOK_TARGETS.",
         )
-    address = read_address(uri.host)
-    if address is None or is_public_address(address):
+    address = guarded_network.read_address(uri.host)
+    if address is None or guarded_network.is_public_address(address):
         return
-    if not (prefix.is_private and is_private_address(address)):
+    if not (prefix.is_private and guarded_network.is_private_address(address)):
         raise InvalidInput.at(
             "url",
             f"The host {uri.host[:500]!r} is not a public address.",
@@ -366,10 +360,10 @@ def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], 
         "Accept-Encoding": "identity",
         **headers,
     }
-    network = GuardedNetwork(allows_private, _resolve)
+    network = guarded_network.GuardedNetwork(allows_private, _resolve)
     # One pool per attempt: an endpoint never keeps a worker's connection open.
     with (
-        answer_within(ANSWER_SECONDS),
+        guarded_network.answer_within(ANSWER_SECONDS),
         httpcore.ConnectionPool(
             ssl_context=_ssl_context(), network_backend=network, max_connections=1
         ) as pool,

@@ -7,15 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import (
-    ActorKind,
-    EffectiveSplit,
-    ReadSource,
-    Split,
-    TextSource,
-    Verdict,
-    VideoStatus,
-)
+from cinestrata_schemas import choice_types
 from cinestrata_schemas.model_types import (
     Identifier,
     Open,
@@ -35,7 +27,7 @@ class Cue(RequestModel):
     start: float = Field(ge=0, allow_inf_nan=False, description="Seconds from the start of the video.")
     end: float = Field(ge=0, allow_inf_nan=False, description="Seconds; after the start.")
     text: str = Field(description="Plain text on one line; markup is shown as is.")
-    source: TextSource | None = optional(
+    source: choice_types.TextSource | None = optional(
         "Who wrote it. In an edit, a text that the video has keeps its source, and one that it lacks is a person's, or "
         "of the subtitles if it names them. With a new video, null stands for subtitles."
     )
@@ -52,7 +44,7 @@ class VideoMoment(ResponseModel):
 class SourceState(ResponseModel):
     """What was read from a video's file."""
 
-    source: Open[ReadSource]
+    source: Open[choice_types.ReadSource]
     state: Open[Literal["pending", "done", "failed", "cancelled"]]
     model: str | None = optional("What has read it; for a pending one, the model that was asked for.")
     note: str | None = optional("What was not read, and why.")
@@ -65,11 +57,11 @@ class VideoDetails(ResponseModel):
     task: str
     task_id: str
     uri: ShownUri
-    status: Open[VideoStatus]
+    status: Open[choice_types.VideoStatus]
     reason: str | None
     captions: list[str]
-    split: Open[Split] | None
-    effective_split: Open[EffectiveSplit] | None
+    split: Open[choice_types.Split] | None
+    effective_split: Open[choice_types.EffectiveSplit] | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None
@@ -99,10 +91,10 @@ class VideoSummary(ResponseModel):
     id: str
     task_id: str = Field(description="The video's task: its domain, or an unpublished append.")
     uri: ShownUri
-    status: Open[VideoStatus]
+    status: Open[choice_types.VideoStatus]
     reason: str | None
     captions: list[str]
-    effective_split: Open[EffectiveSplit] | None
+    effective_split: Open[choice_types.EffectiveSplit] | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None
@@ -161,7 +153,7 @@ class FeedbackSpec(RequestModel):
 
     text: str = Field(description="Query that was searched.")
     video_id: str = Field(description="ID of the video.")
-    verdict: Verdict = Field(description="Whether the video is right or wrong for the query.")
+    verdict: choice_types.Verdict = Field(description="Whether the video is right or wrong for the query.")
 
 
 class FeedbackDetails(ResponseModel):
@@ -170,9 +162,9 @@ class FeedbackDetails(ResponseModel):
     id: int
     text: str = Field(description="Query as typed; untrusted.")
     video_id: str
-    verdict: Open[Verdict]
+    verdict: Open[choice_types.Verdict]
     caller: str = Field(description="User or key, as in the audit log.")
-    caller_kind: Open[ActorKind]
+    caller_kind: Open[choice_types.ActorKind]
     created_at: datetime
 
 

@@ -20,14 +20,7 @@ from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now, session_scope
 from service.catalog.leases import Lease, record_worker_error
 from service.catalog.tables import ACTIVE_STATES, Chunk, Task
-from service.core.errors import (
-    CinestrataError,
-    LeaseLost,
-    SourceUnavailable,
-    TaskCancelled,
-    TaskInterruption,
-    Unavailable,
-)
+from service.core import errors
 from service.core.settings import settings
 from service.core.tracing import TaskTrace, use_request_id
 from service.tasks.lifecycle import state_machine
@@ -120,7 +113,7 @@ class Claim:
                 if is_new_epoch:
                     task.attempts = 1  # farther than any previous attempt
                 cancelled = task.cancel_requested
-        except Unavailable:
+        except errors.Unavailable:
             return  # losing a progress event must not stop the job; losing the lease does
         self._reported_stage, self._last_event = stage, monotonic()
         if is_new_epoch and epoch is not None:
@@ -155,7 +148,7 @@ class Claim:
         try:
             with session_scope(write=True) as session:
                 yield session, lock_owned_task(session, self.task.id, self.token)
-        except LeaseLost:
+        except errors.LeaseLost:
             self._lease.loss()
             raise
 
@@ -261,9 +254,9 @@ class Claim:
         try:
             if error is not None and not self._lease.is_ended:
                 self._end_with(error)
-        except LeaseLost:
+        except errors.LeaseLost:
             log.info("lease_lost", task=self.task.id, owner=self.owner)
-        except Unavailable:
+        except errors.Unavailable:
             log.warning("task_not_released", reason="The catalog is unreachable.", task=self.task.id)
         finally:
             self._lease.end()
@@ -272,28 +265,28 @@ class Claim:
         return error is None or isinstance(error, Exception)
 
     def _end_with(self, error: BaseException) -> None:
-        if isinstance(error, LeaseLost):
+        if isinstance(error, errors.LeaseLost):
             raise error
-        if isinstance(error, TaskCancelled):
+        if isinstance(error, errors.TaskCancelled):
             self.cancel()
-        elif isinstance(error, TaskInterruption) or not isinstance(error, Exception):
+        elif isinstance(error, errors.TaskInterruption) or not isinstance(error, Exception):
             self.release()
-        elif isinstance(error, SourceUnavailable):
+        elif isinstance(error, errors.SourceUnavailable):
             with self._locked() as (session, task):
                 postpone(session, task, self.task.progress, error)
-        elif isinstance(error, (Unavailable, SQLAlchemyError)):
+        elif isinstance(error, (errors.Unavailable, SQLAlchemyError)):
             log.warning("task_released", task=self.task.id, exc_info=error)
             self.release(count_attempt=True)
         else:
             log.error("task_exception", task=self.task.id, exc_info=error)
-            is_explained = isinstance(error, (ValueError, CinestrataError))
+            is_explained = isinstance(error, (ValueError, errors.CinestrataError))
             reason = str(error) if is_explained else f"{type(error).__name__}: {error}"
             hint = "Check the worker's log and fix the cause, then retry the task."
             remedy = Action(name="retry_task", id=self.task.id)
             self.fail(reason, getattr(error, "hint", None) or hint, remedy)
 
-    def _cancellation(self) -> TaskCancelled:
-        return TaskCancelled(f"Task {self.task.id} was cancelled.")
+    def _cancellation(self) -> errors.TaskCancelled:
+        return errors.TaskCancelled(f"Task {self.task.id} was cancelled.")
 
     def _notice_cancellation(self, session: Session) -> None:
         if session.scalar(select(Task.cancel_requested).where(Task.id == self.task.id)):

@@ -26,6 +26,7 @@ from cinestrata_schemas.videos import Cue
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import storage_problem
+from service.tasks.manifests import text_files
 from service.tasks.manifests.caption_formats import Rows, read_document_rows, recognize
 from service.tasks.manifests.side_files import (
     SYSTEM,
@@ -38,14 +39,6 @@ from service.tasks.manifests.side_files import (
     normalize_path,
 )
 from service.tasks.manifests.subtitle_files import SPEECH_COLUMNS
-from service.tasks.manifests.text_files import (
-    check_encoding,
-    parse_json,
-    peek_line,
-    read_document,
-    read_lines,
-    read_text,
-)
 from service.tasks.manifests.video_tables import (
     TYPED_SUFFIXES,
     find_delimiter,
@@ -116,21 +109,23 @@ class CaptionTable:
 def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTable:
     """Recognize a manifest's format and read its rows; raise InvalidInput."""
     require_text_table(name, name)
-    check_encoding(encoding)
-    text = read_text(stream, name)
-    line = peek_line(text, name)
+    text_files.check_encoding(encoding)
+    text = text_files.read_text(stream, name)
+    line = text_files.peek_line(text, name)
     if line.lstrip()[:1] not in (b"{", b"["):
         return _read_table(text, line, name, encoding)
     first = _parse_object(line.decode(encoding, "replace")) if line.lstrip()[:1] == b"{" else None
     caption_format = None if first is None else recognize(first, name)
     if caption_format is None or caption_format.layout != "objects":
-        document = read_document(text, name, encoding)
+        document = text_files.read_document(text, name, encoding)
         caption_format = recognize(document, name)
         rows = read_document_rows(caption_format, document, name)
         first = document[0] if isinstance(document, list) else document
     else:
-        numbered = enumerate(read_lines(text, name, encoding), 1)
-        lines = ((f"{name}:{n}", parse_json(line, name, n)) for n, line in numbered if line.strip())
+        numbered = enumerate(text_files.read_lines(text, name, encoding), 1)
+        lines = (
+            (f"{name}:{n}", text_files.parse_json(line, name, n)) for n, line in numbered if line.strip()
+        )
         rows = caption_format.read(lines, name) if caption_format.read else iter(())
     is_partial = caption_format.is_partial or (isinstance(first, dict) and not has_files(first))
     return CaptionTable(
@@ -140,7 +135,7 @@ def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> CaptionTa
 
 def _read_table(text: bytes, line: bytes, name: str, encoding: str) -> CaptionTable:
     header = next(iter(line.decode("utf-8", "replace").splitlines()), "")
-    rows = read_delimited_table(read_lines(text, name, encoding), name)
+    rows = read_delimited_table(text_files.read_lines(text, name, encoding), name)
     if is_lsmdc(header):
         return CaptionTable(name, "LSMDC", rows, True, "\t")
     delimiter = find_delimiter(header)

@@ -24,15 +24,7 @@ from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.library_files import UPLOAD_FOLDER, SourceReader
-from service.tasks.manifests.caption_tables import (
-    FULL_MANIFEST_NAMES,
-    MANIFEST_NAMES,
-    TABLE_SUFFIXES,
-    TYPED_MANIFEST_NAMES,
-    CaptionTables,
-    read_tables,
-    require_text_table,
-)
+from service.tasks.manifests import caption_tables
 from service.tasks.manifests.side_files import (
     NO_VIDEOS_HINT,
     REPEATED,
@@ -53,7 +45,7 @@ from service.tasks.manifests.text_files import check_encoding
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 # Other broken links may have led to folders.
-_FILES = (*VIDEO_SUFFIXES, *TABLE_SUFFIXES, *SIDECAR_SUFFIXES, *SUBTITLE_SUFFIXES)
+_FILES = (*VIDEO_SUFFIXES, *caption_tables.TABLE_SUFFIXES, *SIDECAR_SUFFIXES, *SUBTITLE_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ def _read_videos(
     names: Sequence[str],
     no_videos: FieldError,
     *,
-    tables: CaptionTables,
+    tables: caption_tables.CaptionTables,
     side_files: SideFiles,
     check_file: Callable[[str], object],
     captions_from_names: bool,
@@ -153,7 +145,7 @@ def list_folder_videos(
         root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
     """
     check_encoding(encoding or "utf-8")
-    manifest = path if path.is_file() else find_manifest(path, FULL_MANIFEST_NAMES)
+    manifest = path if path.is_file() else find_manifest(path, caption_tables.FULL_MANIFEST_NAMES)
     base = path if manifest is None else manifest.parent
     walk = cache(partial(_walk, base, root, report_progress))
     content = walk() if manifest is None else _FolderFiles()
@@ -164,7 +156,7 @@ def list_folder_videos(
         is_strict=False,
         left_out=content.left_out,
     )
-    tables = read_tables(manifest.name if manifest else None, lambda: walk().names, side_files)
+    tables = caption_tables.read_tables(manifest.name if manifest else None, lambda: walk().names, side_files)
     rows = tables.videos()
     others = ["uploaded videos, which belong to their own domains"] if content.uploaded else []
     others += [f"{reason} files" for reason in dict.fromkeys(content.omitted.values())]
@@ -182,7 +174,9 @@ def list_folder_videos(
     return FolderVideos(base, uploaded=content.uploaded, omitted=content.omitted, **read)
 
 
-def find_manifest(folder: Path, names: Sequence[str] = MANIFEST_NAMES + TYPED_MANIFEST_NAMES) -> Path | None:
+def find_manifest(
+    folder: Path, names: Sequence[str] = caption_tables.MANIFEST_NAMES + caption_tables.TYPED_MANIFEST_NAMES
+) -> Path | None:
     """Find the file in a folder that lists its videos and captions; None if there is none."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -345,22 +339,24 @@ def list_remote_videos(
     try:
         check_encoding(encoding or "utf-8")
         named = SourceUri.parse(source)
-        is_table = named.segments[-1].lower().endswith((*TABLE_SUFFIXES, *TYPED_SUFFIXES))
+        is_table = named.segments[-1].lower().endswith((*caption_tables.TABLE_SUFFIXES, *TYPED_SUFFIXES))
         manifest = named.segments[-1] if is_table else None
         folder = source.partition("?")[0] if named.port is not None else source
         base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
         files: dict[str, ListedFile] | None = None
         if manifest is None or named.port is None:
             files = {file.name: file for file in reader.list_files(base, report_progress)}
-            manifest = manifest or next((name for name in FULL_MANIFEST_NAMES if name in files), None)
+            manifest = manifest or next(
+                (name for name in caption_tables.FULL_MANIFEST_NAMES if name in files), None
+            )
 
         def open_file(name: str) -> BinaryIO:
-            require_text_table(name, name)  # before the download
+            caption_tables.require_text_table(name, name)  # before the download
             uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
             return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
         side_files = SideFiles(SideFileNames(files or ()).find, open_file, encoding, is_strict=False)
-        tables = read_tables(manifest, lambda: list(files or ()), side_files)
+        tables = caption_tables.read_tables(manifest, lambda: list(files or ()), side_files)
         rows = tables.videos()
         paths = [row.uri.removeprefix(base.text) for row in rows]
         names, omitted = find_videos(sorted({*(files or ())} - {*paths}) if manifest is None else ())

@@ -34,19 +34,13 @@ from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.tasks.ingestion_checks import content_errors, raise_first
+from service.tasks.manifests import text_files
 from service.tasks.manifests.subtitle_files import (
     build_cues,
     find_segments,
     read_segments,
     read_speech_table,
     read_subtitles,
-)
-from service.tasks.manifests.text_files import (
-    MAX_METADATA_CHARS,
-    decode_text,
-    plain_fields,
-    read_document,
-    shorten_caption,
 )
 
 SYSTEM, HIDDEN, PARTIAL, REPEATED = "system", "hidden", "partly downloaded", "repeated or circular"
@@ -232,7 +226,7 @@ class SideFiles:
         if len(raw) > _MAX_BYTES:
             message = f"The file is larger than {_MAX_BYTES} bytes."
             raise InvalidInput.at(path, message, "Shorten or remove it.")
-        text, detected = decode_text(raw, path, self.encoding)
+        text, detected = text_files.decode_text(raw, path, self.encoding)
         if detected:
             self.notes[path] = f"is not UTF-8, and was read as {detected}; --encoding names another encoding"
         return text
@@ -275,11 +269,11 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
         values = (info.get(key) for key in keys)
         texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
         with files.check(path):
-            _add_captions(captions, (shorten_caption(each) for each in texts if each), path)
-            metadata |= plain_fields(info, frozenset(keys))
+            _add_captions(captions, (text_files.shorten_caption(each) for each in texts if each), path)
+            metadata |= text_files.plain_fields(info, frozenset(keys))
     for path, text in files.read(f"{stem}.description"):
         with files.check(path):
-            _add_captions(captions, [shorten_caption(text)], path)
+            _add_captions(captions, [text_files.shorten_caption(text)], path)
     return VideoSpec(uri=uri, captions=list(captions), transcript=transcript, metadata=metadata or None)
 
 
@@ -319,7 +313,7 @@ def _read_documents(uri: str, files: SideFiles) -> Iterator[tuple[str, str, dict
     for name, suffix in names.items():
         for path, text in files.read(name):
             with files.check(path):
-                info = read_document(text.encode("utf-8", "replace"), path)
+                info = text_files.read_document(text.encode("utf-8", "replace"), path)
                 if not isinstance(info, dict):
                     raise InvalidInput.at(path, "The file is not a JSON object.", "Correct or remove it.")
                 yield path, suffix, info, list(build_cues(read_segments(find_segments(info) or []), path))
@@ -340,7 +334,7 @@ def _takeout_fields(info: dict[str, Any]) -> dict[str, Any]:
     """Read the fields of Google Takeout's metadata that filters and searches can use."""
     fields: dict[str, Any] = {}
     if isinstance(info.get("description"), str):
-        fields["description"] = " ".join(info["description"].split())[:MAX_METADATA_CHARS]
+        fields["description"] = " ".join(info["description"].split())[: text_files.MAX_METADATA_CHARS]
     with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
         taken = int(info["photoTakenTime"]["timestamp"])
         fields["photoTakenTime"] = datetime.fromtimestamp(taken, UTC).isoformat()

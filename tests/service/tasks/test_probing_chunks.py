@@ -213,7 +213,7 @@ def test_broken_worker_does_not_fail_the_task_of_another(catalog: Settings, post
 
 
 @pytest.mark.parametrize(
-    "step", [(probing, "send_due"), (probing, "require_writable"), (probing, "VideoDecoder")]
+    "step", [(lifecycle, "send_due"), (probing, "require_writable"), (probing, "VideoDecoder")]
 )
 def test_chunk_is_released_if_its_worker_fails_before_it_begins(
     step: tuple[Any, str], sqlite_catalog: Settings, post: Post
