@@ -15,7 +15,7 @@ from api.openapi import WHERE_EXAMPLES
 from api.security.route_scopes import current_principal
 from cinestrata_schemas import choice_types
 from cinestrata_schemas.model_types import optional
-from cinestrata_schemas.search import SearchFilters, SearchQuery, TextQuery
+from cinestrata_schemas.search import AT_LEAST_ONE, SearchFilters, SearchQuery, TextQuery
 from service.core.errors import InvalidInput
 from service.core.list_parameters import StrictParameters
 from service.core.request_limits import MAX_WORST_QUERIES
@@ -105,12 +105,9 @@ def parse_json(model: type[_Model], body: bytes) -> _Model:
 
 NoParameters = Annotated[StrictParameters, Query()]
 
-# Stated in the OpenAPI document only: the service checks the values, with its own hints.
-_AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
-
 
 class CaptionsParameters(StrictParameters):
-    k: int = Field(default=10, description="Maximum number of captions.", json_schema_extra=_AT_LEAST_ONE)
+    k: int = Field(default=10, description="Maximum number of captions.", json_schema_extra=AT_LEAST_ONE)
     scope: str = Field(
         default="task",
         description="'task': captions from the video's own domain; 'all': captions from all domains.",
@@ -120,11 +117,11 @@ class CaptionsParameters(StrictParameters):
 
 class SuggestionParameters(StrictParameters):
     q: str = Field(description="Query so far, whose last word is completed.", examples=["a bir"])
-    k: int = Field(default=8, description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)
+    k: int = Field(default=8, description="Maximum number of words.", json_schema_extra=AT_LEAST_ONE)
 
 
 class SimilarParameters(StrictParameters):
-    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=AT_LEAST_ONE)
     scope: str = Field(
         default="task",
         description="'task': videos in the same domain; 'all': videos in all domains with the same encoder.",

@@ -32,14 +32,6 @@ from service.tasks.ingestion_checks import find_method_error
 
 PAGE_METHODS = ["GET", "HEAD"]
 
-_templates = Jinja2Templates(
-    env=Environment(
-        loader=PackageLoader("api.pages", "templates"),
-        autoescape=select_autoescape(),
-        auto_reload=False,  # a stat per template and request would release the GIL
-    )
-)
-
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
     """Render a page that browsers do not store. ``root`` is the proxy's prefix of all paths."""
@@ -183,6 +175,7 @@ _environment = Environment(
     autoescape=select_autoescape(),
     trim_blocks=True,
     lstrip_blocks=True,
+    auto_reload=False,  # a stat per template and request would release the GIL
 )
 _environment.filters |= {
     "type_name": _type_name,
@@ -190,3 +183,4 @@ _environment.filters |= {
     "prose": _prose,
     "example_text": _example_text,
 }
+_templates = Jinja2Templates(env=_environment)

@@ -29,7 +29,6 @@ from service.core.errors import NotFound, TooManyRequests
 from service.core.list_parameters import FeedbackFilters, StrictParameters, VideoFilters
 from service.library import library_listing, video_changes
 from service.library.deletion import delete_videos
-from service.library.subtitle_export import write_subtitles
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
 
@@ -122,7 +121,7 @@ def get_transcript(
 ) -> Response:
     """Return a video's timed texts as subtitles."""
     form = parameters.format
-    text = write_subtitles(video_id, form, parameters.source)
+    text = library_listing.write_subtitles(video_id, form, parameters.source)
     media_type = "application/x-subrip" if form == "srt" else "text/vtt"
     name = quote(f"{video_id}.{form}", safe="")
     return PlainTextResponse(

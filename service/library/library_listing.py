@@ -1,14 +1,15 @@
-"""List tasks, releases, shards and videos in keyset pages; look up details, files and URLs of single videos."""
+"""List tasks, releases, shards and videos in keyset pages; look up details, files and subtitles of single videos."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.choice_types import SubtitleFormat, TextSource
 from cinestrata_schemas.library import ReleasePage, ReleaseSummary, ShardPage, ShardSummary
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, SourceState, VideoDetails, VideoMoment, VideoPage, VideoSummary
@@ -253,3 +254,26 @@ def video_file(video_id: str) -> tuple[str, str | None, str | None]:
 
 def _no_video(video_id: str) -> NotFound:
     return NotFound(f"There is no video {video_id!r}.")
+
+
+def write_subtitles(video_id: str, form: SubtitleFormat, sources: Collection[TextSource]) -> str:
+    """Write the texts of some sources, in order of time; raise NotFound. Markup is written as text."""
+    mark, header = (",", "") if form == "srt" else (".", "WEBVTT\n\n")
+    cues = [cue for cue in get_video(video_id).transcript if cue.source in sources]
+    blocks = [
+        f"{number}\n{_clock(cue.start, mark)} --> {_clock(cue.end, mark)}\n{_escape(cue.text, form)}\n\n"
+        for number, cue in enumerate(cues, 1)
+    ]
+    return header + "".join(blocks)
+
+
+def _clock(seconds: float, mark: str) -> str:
+    millis = round(seconds * 1000)
+    hours, minutes, rest = millis // 3_600_000, millis // 60_000 % 60, millis % 60_000
+    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
+
+
+def _escape(text: str, form: SubtitleFormat) -> str:
+    if form == "srt":  # which has no escapes: the arrow alone would begin another cue
+        return text.replace("-->", "->")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -49,7 +49,9 @@ def require_disk_space(
     needed = (
         estimate_task_bytes(videos + (pending or 0), is_append=is_append, backbone=backbone) + files_bytes
     )
-    free = max(0, shutil.disk_usage(_existing(settings().data_dir)).free - RESERVE_BYTES)
+    data = settings().data_dir
+    existing = next(folder for folder in (data, *data.parents) if folder.exists())
+    free = max(0, shutil.disk_usage(existing).free - RESERVE_BYTES)
     if needed > free:
         raise InsufficientStorage(needed, free)
 
@@ -95,8 +97,3 @@ def _index_bytes(folder: Path) -> tuple[int, int]:
     shard_bytes = sum(entry.bytes for entry in segments) // rows if rows else _SHARD_BYTES
     release_bytes = max((entry.bytes for entry in manifest.releases.values()), default=_RELEASE_BYTES)
     return shard_bytes, release_bytes + max((entry.bytes for entry in manifest.training.values()), default=0)
-
-
-def _existing(folder: Path) -> Path:
-    """Find the folder, or its closest parent that exists."""
-    return next(path for path in (folder, *folder.parents) if path.exists())

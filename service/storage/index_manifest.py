@@ -27,11 +27,6 @@ WAIT_SECONDS = 10.0  # short, because a waiting request occupies a thread
 _REPORT_SECONDS = 1.0
 
 
-def is_published(task_id: str) -> bool:
-    """Check whether the manifest lists a shard for the task; raise Unavailable."""
-    return task_id in read_manifest().shards
-
-
 @contextmanager
 def unavailable_if_failing(problem: str) -> Iterator[None]:
     """Raise Unavailable, with the problem and its cause, if a ``with`` block cannot read or write a file."""

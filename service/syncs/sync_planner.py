@@ -358,11 +358,9 @@ class _Planner:
                 before = new.transcript if transcript == "" else transcript
                 self._plan.rows[path] = new.model_copy(update={"captions": captions, "transcript": before})
         for path, row in self._rows.items():
-            if (
-                row.source == self._source.source
-                and path in self._plan.rows
-                and _is_equal(self._plan.rows[path], row)
-            ):
+            if row.source != self._source.source or (new := self._plan.rows.get(path)) is None:
+                continue
+            if all(getattr(new, name) == getattr(row, name) for name in SyncedFile.model_fields):
                 del self._plan.rows[path]
 
     def _keep_displaced(self, videos: Collection[str]) -> None:
@@ -409,7 +407,3 @@ def _device(file_id: str | None) -> str:
 
 def _merged(captions: Iterable[Sequence[str] | None]) -> list[str]:
     return list(dict.fromkeys(text for texts in captions for text in texts or ()))
-
-
-def _is_equal(file: SyncedFile, row: StoredFile) -> bool:
-    return all(getattr(file, name) == getattr(row, name) for name in SyncedFile.model_fields)

@@ -16,14 +16,14 @@ MAX_BATCH_QUERIES = 256
 
 
 # Limits are stated in the OpenAPI document only: the search engine checks the values, with its own hints.
-_AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
+AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
 _NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
 
 
 class SearchFilters(RequestModel):
     """Filters of searches by text and by clip."""
 
-    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)
+    k: int = Field(default=10, description="Maximum number of results.", json_schema_extra=AT_LEAST_ONE)
     min_duration: float | None = Field(
         default=None, description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE
     )

@@ -183,7 +183,7 @@ def is_published(session: Session, task: Task) -> bool:
     gives the domain another release.
     """
     if task.target_id is None:
-        return index_manifest.is_published(task.id)
+        return task.id in index_manifest.read_manifest().shards
     if task.upgrades:
         domain = session.get(Task, task.target_id)
         if domain is None or not lacks_upgrade(domain, index_manifest.read_manifest()):

@@ -163,74 +163,6 @@ class _Entry:
     transcript: dict[tuple[float, float, str], Cue]
 
 
-class ManifestEntries:
-    """Collects videos from manifests, in the order of their first rows. Rows for the same file become one video."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
-        self._metadata_bytes = 0
-        self._cues = 0
-
-    def add(self, location: str, fields: Any, *, is_partial: bool = False) -> None:
-        """Add a row's video; raise InvalidInput, also for a row that contradicts a previous one.
-
-        Args:
-            is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
-                those of a previous row become lists.
-        """
-        try:
-            video = VideoSpec.model_validate(fields)
-        except ValidationError as error:
-            first = InvalidInput.from_pydantic(error.errors()).errors[0]
-            raise InvalidInput.at(
-                f"{location}.{first.field}", first.message, "Write it as in the body of a new task."
-            ) from None
-        if _CONTROL.search(video.uri):
-            raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
-        texts = {"captions": video.captions, "transcript": [cue.text for cue in video.transcript]}
-        for field, value in {**texts, "metadata": video.metadata or {}}.items():
-            if problem := storage_problem(value):
-                raise InvalidInput.at(f"{location}.{field}", problem, "Use plain JSON values only.")
-        self._check_metadata(location, video.metadata)
-        self._cues += len(video.transcript)
-        if self._cues > _MAX_CUES:
-            message = f"The transcripts in the manifest have more than {_MAX_CUES} texts."
-            raise InvalidInput.at(f"{location}.transcript", message, "Split the manifest.")
-        uri = video.uri.removeprefix("./") or video.uri
-        cues = {(cue.start, cue.end, cue.text): cue for cue in video.transcript}
-        entry = _Entry(location, video, dict.fromkeys(video.captions), cues)
-        if earlier := self._entries.get(uri):
-            _merge(uri, earlier, entry, is_partial)
-            entry = earlier
-        elif len(self._entries) >= (limit := request_limits.MAX_VIDEOS_PER_TASK):
-            message = f"The previous rows name {limit} other videos, which is the limit."
-            hint = f"Post at most {limit} videos, and append the others to the domain."
-            raise InvalidInput.at(location, message, hint)
-        if len(entry.captions) > request_limits.MAX_CAPTIONS:
-            message = f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions."
-            raise InvalidInput.at(location, message, "Remove some of them.")
-        self._entries[uri] = entry
-
-    def videos(self) -> list[VideoSpec]:
-        """Build the videos."""
-        for uri, entry in self._entries.items():
-            entry.video.uri, entry.video.captions = uri, list(entry.captions)
-            if entry.transcript:
-                entry.video.transcript = list(entry.transcript.values())
-        return [entry.video for entry in self._entries.values()]
-
-    def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
-        """Limit the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
-        size = len(json.dumps(metadata, ensure_ascii=False).encode()) if metadata else 0
-        self._metadata_bytes += size
-        if size > request_limits.MAX_METADATA_BYTES:
-            hint = f"Keep it below {request_limits.MAX_METADATA_BYTES} bytes as JSON."
-            raise InvalidInput.at(f"{location}.metadata", f"It takes {size} bytes.", hint)
-        if self._metadata_bytes > _MAX_METADATA_BYTES:
-            message = f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes."
-            raise InvalidInput.at(f"{location}.metadata", message, "Split the manifest.")
-
-
 def _merge(uri: str, earlier: _Entry, entry: _Entry, is_partial: bool) -> None:
     """Merge a row into the previous rows of its video; raise InvalidInput."""
     first, added = earlier.video, entry.video
@@ -268,7 +200,9 @@ class CaptionTables:
     def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
         self._list_files = list_files
         self._is_searched = is_searched
-        self._entries = ManifestEntries()
+        self._entries: dict[str, _Entry] = {}  # by the path of the file
+        self._metadata_bytes = 0
+        self._cues = 0
         self.tables: list[CaptionTable] = []
         self.rows = 0  # also of tables with an error
         self.missing: dict[str, str] = {}  # why rows were left out: they match no file, or several
@@ -310,7 +244,7 @@ class CaptionTables:
                 elif folder:
                     uri = str(PurePosixPath(folder, uri))
                 fields = {**fields, "uri": uri}
-            self._entries.add(location, fields, is_partial=table.is_partial)
+            self.add_row(location, fields, is_partial=table.is_partial)
             named.setdefault(str(uri), "")
         if table.is_description:
             self.unused[path] = f"is not used: {table.format}"
@@ -338,9 +272,64 @@ class CaptionTables:
         names = [f"{uri}_{start}_{end}", f"{uri}_{start:06}_{end:06}", uri]
         return next((name for name in names if self._matcher.find(name, folder)), names[0])
 
+    def add_row(self, location: str, fields: Any, *, is_partial: bool = False) -> None:
+        """Add a row's video; raise InvalidInput, also for a row that contradicts a previous one.
+
+        Args:
+            is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
+                those of a previous row become lists.
+        """
+        try:
+            video = VideoSpec.model_validate(fields)
+        except ValidationError as error:
+            first = InvalidInput.from_pydantic(error.errors()).errors[0]
+            raise InvalidInput.at(
+                f"{location}.{first.field}", first.message, "Write it as in the body of a new task."
+            ) from None
+        if _CONTROL.search(video.uri):
+            raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
+        texts = {"captions": video.captions, "transcript": [cue.text for cue in video.transcript]}
+        for field, value in {**texts, "metadata": video.metadata or {}}.items():
+            if problem := storage_problem(value):
+                raise InvalidInput.at(f"{location}.{field}", problem, "Use plain JSON values only.")
+        self._check_metadata(location, video.metadata)
+        self._cues += len(video.transcript)
+        if self._cues > _MAX_CUES:
+            message = f"The transcripts in the manifest have more than {_MAX_CUES} texts."
+            raise InvalidInput.at(f"{location}.transcript", message, "Split the manifest.")
+        uri = video.uri.removeprefix("./") or video.uri
+        cues = {(cue.start, cue.end, cue.text): cue for cue in video.transcript}
+        entry = _Entry(location, video, dict.fromkeys(video.captions), cues)
+        if earlier := self._entries.get(uri):
+            _merge(uri, earlier, entry, is_partial)
+            entry = earlier
+        elif len(self._entries) >= (limit := request_limits.MAX_VIDEOS_PER_TASK):
+            message = f"The previous rows name {limit} other videos, which is the limit."
+            hint = f"Post at most {limit} videos, and append the others to the domain."
+            raise InvalidInput.at(location, message, hint)
+        if len(entry.captions) > request_limits.MAX_CAPTIONS:
+            message = f"{uri!r} has more than {request_limits.MAX_CAPTIONS} captions."
+            raise InvalidInput.at(location, message, "Remove some of them.")
+        self._entries[uri] = entry
+
     def videos(self) -> list[VideoSpec]:
-        """List the videos in the order of their first rows; ``uri`` is the path of the matched file."""
-        return self._entries.videos()
+        """Build the videos, in the order of their first rows. Rows for the same file become one."""
+        for uri, entry in self._entries.items():
+            entry.video.uri, entry.video.captions = uri, list(entry.captions)
+            if entry.transcript:
+                entry.video.transcript = list(entry.transcript.values())
+        return [entry.video for entry in self._entries.values()]
+
+    def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
+        """Limit the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
+        size = len(json.dumps(metadata, ensure_ascii=False).encode()) if metadata else 0
+        self._metadata_bytes += size
+        if size > request_limits.MAX_METADATA_BYTES:
+            hint = f"Keep it below {request_limits.MAX_METADATA_BYTES} bytes as JSON."
+            raise InvalidInput.at(f"{location}.metadata", f"It takes {size} bytes.", hint)
+        if self._metadata_bytes > _MAX_METADATA_BYTES:
+            message = f"The metadata in the manifest takes more than {_MAX_METADATA_BYTES} bytes."
+            raise InvalidInput.at(f"{location}.metadata", message, "Split the manifest.")
 
 
 def read_tables(

@@ -275,17 +275,15 @@ def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]
             content.names.append(name)
             if is_uploaded and is_video_name(name):
                 content.uploaded.append(name)
-            elif not name.lower().endswith(_FILES) and not find_omission(name) and _is_broken(folder / name):
+            elif name.lower().endswith(_FILES) or find_omission(name):
+                continue
+            elif (file := folder / name).is_symlink() and not file.exists():
                 message = "It is a link to a missing folder."
                 content.left_out[f"{name}/"] = FieldError(f"{name}/", message, "Restore or remove it.")
     content.names.sort()
     content.videos, omitted = find_videos(sorted({*content.names} - {*content.uploaded}))
     content.omitted |= omitted
     return content
-
-
-def _is_broken(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
 
 
 def _raise(error: OSError) -> NoReturn:

@@ -14,15 +14,15 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests import text_files
-from service.tasks.manifests.caption_tables import ManifestEntries, read_rows
+from service.tasks.manifests.caption_tables import CaptionTables, read_rows
 
 
 def parse(content: str | bytes, name: str = "manifest.csv", encoding: str = "utf-8") -> list[VideoSpec]:
     """Merge all rows of a manifest, without looking for the files of its videos."""
     raw = content.encode() if isinstance(content, str) else content
-    entries = ManifestEntries()
+    entries = CaptionTables(list)
     for location, fields in read_rows(io.BytesIO(raw), name, encoding).rows:
-        entries.add(location, fields)
+        entries.add_row(location, fields)
     return entries.videos()
 
 
