@@ -358,9 +358,9 @@ class _Planner:
                 before = new.transcript if transcript == "" else transcript
                 self._plan.rows[path] = new.model_copy(update={"captions": captions, "transcript": before})
         for path, row in self._rows.items():
-            if row.source != self._source.source or (new := self._plan.rows.get(path)) is None:
+            if row.source != self._source.source or (planned := self._plan.rows.get(path)) is None:
                 continue
-            if all(getattr(new, name) == getattr(row, name) for name in SyncedFile.model_fields):
+            if all(getattr(planned, name) == getattr(row, name) for name in SyncedFile.model_fields):
                 del self._plan.rows[path]
 
     def _keep_displaced(self, videos: Collection[str]) -> None:
