@@ -82,6 +82,7 @@ class ScreenReader:
                 "Det.model_path": detection,
                 "Det.limit_type": "max",
                 "Rec.model_path": recognition,
+                "Rec.rec_batch_num": 1,  # a batch is padded to its longest line, which takes time and memory
                 "EngineConfig.onnxruntime.intra_op_num_threads": 1,
                 "EngineConfig.onnxruntime.inter_op_num_threads": 1,
             }
