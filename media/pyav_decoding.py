@@ -190,10 +190,11 @@ def _frames_by_seeking(
     If a seek fails, find the remaining frames by reading.
     """
     cursor: _StreamCursor | None = None
+    decoded = 0.0  # seconds that had to be decoded from where the last seek led to its target
     for done, target in enumerate(times):
-        near = cursor is not None and target - cursor.current.ends <= max(_NEAR_SECONDS, cursor.decoded)
+        near = cursor is not None and target - cursor.current.ends <= max(_NEAR_SECONDS, decoded)
         if cursor is None or not near or not cursor.advance(target):
-            cursor = _seek(container, stream, extent, target)
+            cursor, decoded = _seek(container, stream, extent, target)
         if cursor is None:
             container.seek(0)
             yield from _frames_by_reading(container, stream, extent, times[done:], name)
@@ -209,22 +210,13 @@ class _StreamCursor:
 
     Attributes:
         current: Frame on display at the position.
-        decoded: Seconds that had to be decoded from where the last seek led to its target.
     """
 
     def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
         self.current = first
-        self.decoded = 0.0
-        self._start = first.begins
         self._following = following
         self._next = next(following, None)
         self._tolerance = tolerance
-
-    def advance_after_seek(self, target: float) -> bool:
-        """Move forward from where a seek led; False if the stream ends before the target."""
-        reached = self.advance(target)
-        self.decoded = target - self._start
-        return reached
 
     def advance(self, target: float) -> bool:
         """Move forward to a later time; False if the stream ends before it."""
@@ -235,8 +227,8 @@ class _StreamCursor:
 
 def _seek(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, target: float
-) -> _StreamCursor | None:
-    """Seek to a time; None if no seek leads there."""
+) -> tuple[_StreamCursor | None, float]:
+    """Seek to a time, None if no seek leads there; returns also the seconds decoded from where the seek led."""
     for margin in _SEEK_MARGINS:
         offset = max(target - margin, 0.0) / float(stream.time_base or Fraction(1, 1000))
         try:
@@ -248,9 +240,9 @@ def _seek(
         if first is None or first.begins > target:
             continue  # the seek led past the target: use a larger margin
         cursor = _StreamCursor(first, following, _end_tolerance(stream, extent.duration))
-        if cursor.advance_after_seek(target):
-            return cursor
-    return None
+        if cursor.advance(target):
+            return cursor, target - first.begins
+    return None, 0.0
 
 
 def intact_frames(container: InputContainer, stream: VideoStream | AudioStream) -> Iterator[Any]:
@@ -333,14 +325,18 @@ def decode(
                 frames=video.extent.frames,
                 texts=read_file_texts(container, video.start, video.extent.duration),
             )
-    except (av.FFmpegError, ValueError, EOFError) as error:
-        if isinstance(error, (MediaError, MemoryError)):
+    except (MediaError, MemoryError):
+        raise
+    except (av.FFmpegError, ValueError, EOFError, OSError) as error:
+        is_of_content = isinstance(error, av.FFmpegError | ValueError | EOFError)
+        if not (
+            is_of_content or getattr(error, "errno", None) == errno.EINVAL
+        ):  # which a seek before the start of the file raises
             raise
-        raise _damage_error(name, error) from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # raised by a seek before the start of the file
-            raise
-        raise _damage_error(name, error) from error
+        words = getattr(error, "strerror", None) or type(error).__name__
+        raise MediaError(
+            f"{name} cannot be decoded ({words}); it is damaged or not a video; export it again, for example as mp4"
+        ) from error
 
 
 class OpenVideo(NamedTuple):
@@ -477,10 +473,3 @@ def _measured_extent(container: InputContainer, stream: VideoStream, name: str) 
         if stated - (last - first) > _end_tolerance(stream, stated):  # no packet reaches the stated end
             duration = stated
     return StreamExtent(duration, len(lengths), start)
-
-
-def _damage_error(name: str, error: BaseException) -> MediaError:
-    words = getattr(error, "strerror", None) or type(error).__name__
-    return MediaError(
-        f"{name} cannot be decoded ({words}); it is damaged or not a video; export it again, for example as mp4"
-    )
