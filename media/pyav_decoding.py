@@ -328,10 +328,8 @@ def decode(
     except (MediaError, MemoryError):
         raise
     except (av.FFmpegError, ValueError, EOFError, OSError) as error:
-        is_of_content = isinstance(error, av.FFmpegError | ValueError | EOFError)
-        if not (
-            is_of_content or getattr(error, "errno", None) == errno.EINVAL
-        ):  # which a seek before the start of the file raises
+        is_seek = isinstance(error, OSError) and error.errno == errno.EINVAL  # before the start of the file
+        if not (is_seek or isinstance(error, av.FFmpegError | ValueError | EOFError)):
             raise
         words = getattr(error, "strerror", None) or type(error).__name__
         raise MediaError(
