@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.clips.caption_tfidf import caption_words
-from benchmarks.clips.ridge_rival import RidgeSettings
 from benchmarks.data.source_tasks import Progress
 from benchmarks.errors import ProtocolError
 from benchmarks.queries.library_videos import (
@@ -41,21 +40,15 @@ from benchmarks.queries.query_kinds import (
     timed_queries,
 )
 from benchmarks.queries.query_rivals import (
-    CHANCE,
     FULL_TEXT,
-    RIDGE,
     VISUAL,
-    WORDY_RIDGE,
-    ZERO_SHOT,
     Bm25,
     Floats,
-    FrozenFeatures,
-    JointRidge,
     Outcome,
+    VectorRivals,
     combine,
     compare_answers,
     fit_weights,
-    half_of,
     read_features,
     stored_text,
 )
@@ -67,8 +60,6 @@ UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions
 KEPT_KINDS = ("captions of the other domains", "hidden captions of the other domains")
 _LIBRARIES_AT_A_TIME = 2
 _WEIGHTS = np.linspace(0, 1, 21).round(2).tolist()  # of BM25 in the convex combination
-# Per cosine of the ridge, beside the product's words.
-_COSINE_WEIGHTS = np.geomspace(1, 100, 13).round(1).tolist()
 
 
 @dataclass(frozen=True)
@@ -166,45 +157,13 @@ def compare_on_queries(
             report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")
             return served
 
-        settings: dict[int, RidgeSettings] = {}
-        cosine_weights: dict[int, list[float]] = {}
+        rivals = VectorRivals(features)
         with ThreadPoolExecutor(_LIBRARIES_AT_A_TIME) as pool:
             for plan, served in zip(plans, pool.map(answer, plans), strict=True):
-                ridge = JointRidge(plan.library, features, settings.get(plan.seed))
-                results.add(plan, served.answers, _score(plan, served, features, ridge, cosine_weights))
-                if plan.seed not in settings:
-                    settings[plan.seed] = ridge.settings
-                    one, other = cosine_weights[plan.seed]
-                    results.ridge.append(f"{ridge.settings}, {one:g} and {other:g} nats per cosine")
+                scores = rivals.score(plan.seed, plan.library, plan.queries, served)
+                results.add(plan, served.answers, scores)
+        results.ridge = rivals.parameters
         return results
-
-
-def _score(
-    plan: Plan,
-    served: ServedAnswers,
-    features: FrozenFeatures,
-    ridge: JointRidge,
-    cosine_weights: dict[int, list[float]],
-) -> dict[str, Floats]:
-    """Compute the scores ``[Q, N]`` of the rivals that need vectors; a seed's first library fits its nats."""
-    texts = [query.text for query in plan.queries]
-    places = {video: index for index, video in enumerate(served.videos)}
-    columns = [places[video.id] for video in plan.videos]
-    vectors = np.concatenate([features.vectors[name] for name in plan.library])
-    cosines, words = ridge.cosines(texts), served.words[:, columns]
-    if plan.seed not in cosine_weights:
-        cosine_weights[plan.seed] = fit_weights(
-            plan.queries, plan.videos, _COSINE_WEIGHTS, lambda row, weight: weight * cosines[row] + words[row]
-        )
-    weights = np.array([cosine_weights[plan.seed][half_of(query)] for query in plan.queries])
-    uncaptioned = [not video.stored for video in plan.videos]
-    return {
-        VISUAL: served.visual[:, columns],
-        ZERO_SHOT: features.encode(texts) @ vectors.T,
-        RIDGE: cosines + ridge.evidence(texts),
-        WORDY_RIDGE: weights[:, None] * cosines + words,
-        CHANCE: np.random.default_rng(plan.seed).random(cosines.shape) + uncaptioned,
-    }
 
 
 def plan_libraries(library: Library, seed: int, count: int) -> list[Plan]:

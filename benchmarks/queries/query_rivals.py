@@ -36,7 +36,7 @@ from benchmarks.data.source_tasks import Progress, SourceTask, SourceVideo, Spli
 from benchmarks.learning.sequential_learning import remember_outputs
 from benchmarks.queries.library_videos import Library, LibraryVideo
 from benchmarks.queries.query_kinds import Query
-from benchmarks.queries.served_library import DEPTH, Answer
+from benchmarks.queries.served_library import DEPTH, Answer, ServedAnswers
 from index.arrays import batches
 from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
@@ -48,6 +48,8 @@ Floats = npt.NDArray[np.floating]
 
 _K1, _B = 1.2, 0.75
 _NO_RESULT = -np.inf
+# Per cosine of the ridge, beside the product's words.
+_COSINE_WEIGHTS = np.geomspace(1, 100, 13).round(1).tolist()
 
 
 class Bm25:
@@ -153,33 +155,58 @@ def _source(video: LibraryVideo) -> SourceVideo:
     return SourceVideo(video.id, video.captions, split, FileFrames(video.file))
 
 
-class JointRidge:
-    """One ridge over all of a library's domains, with routing evidence from its words; cross-validated unless set."""
+class VectorRivals:
+    """The rivals that need vectors; a seed's first library fits their parameters.
 
-    def __init__(
-        self, library: Library, features: FrozenFeatures, settings: RidgeSettings | None = None
-    ) -> None:
-        self._domains = [
+    One of them is a ridge over all of a library's domains, cross-validated, with routing evidence from its words.
+    """
+
+    def __init__(self, features: FrozenFeatures) -> None:
+        self._features = features
+        self._fitted: dict[int, tuple[RidgeSettings, list[float]]] = {}  # and weights of the cosines, by seed
+
+    @property
+    def parameters(self) -> list[str]:
+        """What was fitted for each seed, in words."""
+        return [f"{ridge}, {a:g} and {b:g} nats per cosine" for ridge, (a, b) in self._fitted.values()]
+
+    def score(
+        self, seed: int, library: Library, queries: Sequence[Query], served: ServedAnswers
+    ) -> dict[str, Floats]:
+        """Score the videos of a library ``[Q, N]``; ``served`` has the scores of the product."""
+        videos = [video for part in library.values() for video in part]
+        domains = [
             replace(
-                features.ridge[name],
-                captions=tuple(video.stored for video in videos),
-                held_out=np.array([video.is_hidden for video in videos]),
+                self._features.ridge[name],
+                captions=tuple(video.stored for video in part),
+                held_out=np.array([video.is_hidden for video in part]),
             )
-            for name, videos in library.items()
+            for name, part in library.items()
         ]
-        self.settings = settings or select_settings(self._domains, joint=True, prior=DEFAULT_PRIOR)
-        self._fit = RidgeFit(self._domains, self.settings)
-        self._vectors = np.concatenate([self._fit.embed(domain.features) for domain in self._domains])
-        sizes = [len(domain.features) for domain in self._domains]
-        self._owners = np.repeat(np.arange(len(self._domains)), sizes)
-
-    def cosines(self, texts: Sequence[str]) -> Floats:
-        """Compute the cosine of each text with all videos, in library order, ``[n, N]``."""
-        return np.asarray(self._fit.encode(texts) @ self._vectors.T)
-
-    def evidence(self, texts: Sequence[str]) -> Floats:
-        """Compute the term for the words of each video's domain, likewise."""
-        return np.asarray(DEFAULT_PRIOR * word_evidence(self._domains, texts)[:, self._owners])
+        texts = [query.text for query in queries]
+        places = {video: index for index, video in enumerate(served.videos)}
+        columns = [places[video.id] for video in videos]
+        words = served.words[:, columns]
+        settings, weights = self._fitted.get(seed, (None, []))
+        settings = settings or select_settings(domains, joint=True, prior=DEFAULT_PRIOR)
+        fit = RidgeFit(domains, settings)
+        cosines = fit.encode(texts) @ np.concatenate([fit.embed(domain.features) for domain in domains]).T
+        owners = np.repeat(np.arange(len(domains)), [len(domain.features) for domain in domains])
+        if not weights:
+            weights = fit_weights(
+                queries, videos, _COSINE_WEIGHTS, lambda row, w: w * cosines[row] + words[row]
+            )
+            self._fitted[seed] = settings, weights
+        weight = np.array([weights[half_of(query)] for query in queries])[:, None]
+        vectors = np.concatenate([self._features.vectors[name] for name in library])
+        uncaptioned = [not video.stored for video in videos]
+        return {
+            VISUAL: served.visual[:, columns],
+            ZERO_SHOT: self._features.encode(texts) @ vectors.T,
+            RIDGE: cosines + DEFAULT_PRIOR * word_evidence(domains, texts)[:, owners],
+            WORDY_RIDGE: weight * cosines + words,
+            CHANCE: np.random.default_rng(seed).random(cosines.shape) + uncaptioned,
+        }
 
 
 PRODUCT, FULL_TEXT, CONVEX, VISUAL, ZERO_SHOT, RIDGE, WORDY_RIDGE, CHANCE = ROWS = (
