@@ -16,11 +16,7 @@ class BackboneUnsupported(ModelError):
 
 
 class NotEnoughMemory(ModelError):
-    """The device has less memory than a computation needs; nothing was computed.
-
-    Attributes:
-        hint: What to do about it, as an imperative without a full stop.
-    """
+    """A device has too little memory for a computation, which did not begin; ``hint`` is an imperative clause."""
 
     def __init__(self, purpose: str, needed: int, usable: int, device: str, hint: str) -> None:
         super().__init__(

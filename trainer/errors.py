@@ -24,11 +24,7 @@ class ReplicaKilled(TrainingError):
 
 
 class CheckpointNotWritten(TrainingError):
-    """The checkpoint folder is not writable.
-
-    Attributes:
-        hint: What the operator should do, as an imperative without a full stop.
-    """
+    """The checkpoint folder is not writable; ``hint`` has an imperative without a full stop."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

@@ -29,10 +29,8 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoader]:
-    """Open a loader of frames or, if part of the image tower is frozen, of the tokens after it.
-
-    Args:
-        folder: Folder for the cache file, on a disk with room; by default the system's temporary folder.
+    """Open a loader of frames or, if part of the image tower is frozen, of the tokens after it, which a file in
+    ``folder`` keeps, by default in the system's temporary folder.
     """
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     has_frozen_part = blocks > 0 or method.backbone.has_frozen_network
@@ -56,10 +54,8 @@ class VideoLoader:
         self._backbone = backbone
 
     def load(self, steps: Iterable[Sequence[Clip]]) -> Iterator[Tensor]:
-        """Load each step's frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` onto the device.
-
-        Raises:
-            FramesMissing: See :func:`trainer.task_data.open_frames`; raised when the step is due.
+        """Load each step's frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` onto the device;
+        FramesMissing is raised when the step is due.
         """
         for clips, read in read_ahead(steps, self._read):
             yield self._complete(clips, read)

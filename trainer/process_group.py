@@ -67,10 +67,8 @@ class ProcessGroup:
         return gathered
 
     def distributed_batches(self, videos: Tensor, count: int) -> AbstractContextManager[None]:
-        """Divide the towers' batches among the processes within this context.
-
-        Args:
-            videos: This process's rows of a batch of ``count``, which are encoded as they are.
+        """Divide the towers' batches among the processes within this context; this process's ``videos``, rows of a
+        batch of ``count``, are encoded as they are.
         """
         encode = partial(self._encode, videos, count) if self.size > 1 else encode_in_parts
         return variable_set(batch_encoder, encode)

@@ -38,11 +38,7 @@ _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
 class Library:
-    """A snapshot of the published library, for training.
-
-    Args:
-        read_captions: Reads the training captions of a task that has no routing profile; None if all have one.
-    """
+    """A snapshot of the published library; ``read_captions`` gets those of a task without a routing profile."""
 
     def __init__(
         self, store: ShardStore, read_captions: Callable[[str], Sequence[str]] | None = None
@@ -142,18 +138,12 @@ class Library:
         return pinned
 
     def fold(self, task: str) -> MeasuredFold | None:
-        """Read the fold of the release that a task's shard pins; None without one.
-
-        Raises:
-            LibraryDamaged, ReleaseError: As in :meth:`release`.
-        """
+        """Read the fold of the release that a task's shard pins, None without one; errors as in :meth:`release`."""
         return read_fold(self._folder(self.manifest.shards[task].release))
 
     def video_encoder(self, backbone: Backbone, task: str) -> Callable[[Tensor], Tensor]:
-        """Open the encoder that embedded a task's shard, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-
-        Raises:
-            LibraryDamaged, ReleaseError: As in :meth:`release`, or the release does not fit the backbone.
+        """Open the encoder of a task's shard, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``; errors as in :meth:`release`,
+        and ReleaseError if it does not fit the backbone.
         """
         shard = self.manifest.shards[task]
         pinned = {task: read_video_release(self._folder(shard.release))}

@@ -238,11 +238,7 @@ def _search_fold(
     encoder: QueryEncoder,
     pinned: Mapping[str, ReleaseState],
 ) -> Iterator[CalibrationCaption]:
-    """Search the task for captions whose videos were not learned.
-
-    Args:
-        left_out: Vector IDs of all captioned videos that it has not learned.
-    """
+    """Search the task for captions whose videos were not learned; ``left_out`` are all such videos with captions."""
     state, queries = _open_part(part, task, encoder, pinned)
     ids, vectors = vector_ids(gallery), part.embed_videos(gallery)
     columns = {int(video): column for column, video in enumerate(ids)}

@@ -47,11 +47,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskData:
-    """The accepted videos of a task.
-
-    Attributes:
-        clips: Videos in vector ID order.
-    """
+    """The accepted videos of a task, in vector ID order."""
 
     task_id: str
     name: str
@@ -152,10 +148,8 @@ def load_frames(clips: Sequence[Clip]) -> Tensor:
 def read_ahead(
     groups: Iterable[Sequence[Clip]], read: Callable[[Sequence[Clip]], Any] | None = None
 ) -> Iterator[tuple[Sequence[Clip], Any]]:
-    """Read each group's frames in a thread while the one before is used; errors are raised when the group is due.
-
-    Args:
-        read: What to read of a group; by default its frames ``uint8 [n, M, H, W, 3]``, see :func:`pinned`.
+    """Read each group in a thread while the one before is used, by default its frames ``uint8 [n, M, H, W, 3]``, see
+    :func:`pinned`; errors are raised when the group is due.
     """
     read = read or (lambda clips: pinned(load_frames(clips)))
     with ThreadPoolExecutor(1, thread_name_prefix="videos") as thread:
@@ -174,10 +168,8 @@ def pinned(tensor: Tensor) -> Tensor:
 
 
 def open_frames(clips: Sequence[Clip]) -> list[Frames]:
-    """Map the cached frames of several videos into memory, ``[M, H, W, 3]`` each and all of one shape.
-
-    Raises:
-        FramesMissing: The frames of a video are gone; the message names the video and the remedy.
+    """Map the cached frames of several videos into memory, ``[M, H, W, 3]`` each and all of one shape; raise
+    FramesMissing, which names the video and the remedy.
     """
     opened = [_open_clip(clip) for clip in clips]
     for clip, frames in zip(clips, opened, strict=True):

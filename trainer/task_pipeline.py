@@ -75,11 +75,7 @@ class WrittenRelease:
 
 @dataclass(frozen=True)
 class HeldOutVideos:
-    """A task's held-out videos, or its fold.
-
-    Attributes:
-        queries: First caption of each video that has one; more captions would cost more and add little.
-    """
+    """A task's held-out videos, or its fold, with the first caption of each; more would cost more and add little."""
 
     ids: Ids
     queries: tuple[Query, ...]
@@ -88,11 +84,7 @@ class HeldOutVideos:
     def from_captions(
         cls, videos: Sequence[tuple[int, Sequence[str]]], max_queries: int | None = None
     ) -> HeldOutVideos:
-        """Construct from each video's vector ID and captions.
-
-        Args:
-            max_queries: Maximum number of queries, sampled in the same way in every call; None: no limit.
-        """
+        """Construct from vector IDs and captions, with at most ``max_queries``, always the same sample; None: all."""
         queries = [Query(captions[0], vector_id) for vector_id, captions in videos if captions]
         return cls(
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
@@ -347,10 +339,8 @@ def zero_shot_recall(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> Recall | None:
-    """Measure the unchanged backbone's recall on a task's held-out videos, local gallery; None without queries.
-
-    Raises:
-        FramesMissing: The frames of a video are gone.
+    """Measure the unchanged backbone's recall on a task's held-out videos, local gallery, None without queries; raise
+    FramesMissing if a video's frames are gone.
     """
     if not held_out.queries:
         return None

@@ -84,10 +84,8 @@ class CheckpointStore:
         self.fencing_token = fencing_token
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint durably, then remove those of earlier epochs but the last.
-
-        Raises:
-            CheckpointNotWritten: The folder is read-only, or its disk is full.
+        """Write a checkpoint durably, and remove earlier ones but the last; raise CheckpointNotWritten for a read-only
+        folder or a full disk.
         """
         try:
             self._write(checkpoint)

@@ -330,11 +330,7 @@ class _StepResults:
             self.read()
 
     def read(self) -> None:
-        """Read the unread steps and report each.
-
-        Raises:
-            TrainingDiverged: A loss or a gradient is not finite.
-        """
+        """Read the unread steps and report each; raise TrainingDiverged if a loss or a gradient is not finite."""
         unread, self._unread = self._unread, []
         values = torch.stack([result for result, *_ in unread]).tolist() if unread else []
         for (loss, norm), (_, videos, rates) in zip(values, unread, strict=True):

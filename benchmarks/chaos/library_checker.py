@@ -21,11 +21,7 @@ import numpy.typing as npt
 
 
 class CatalogReader:
-    """Reads the tables of a catalog.
-
-    Args:
-        connection: Connection of :mod:`sqlite3` or :mod:`psycopg`.
-    """
+    """Reads the tables of a catalog, over a connection of :mod:`sqlite3` or :mod:`psycopg`."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -321,11 +317,7 @@ class LibraryChecker:
 
 
 def check_epochs(epochs: Mapping[str, list[int]]) -> list[str]:
-    """Find tasks that repeated more than the epoch in progress after an interruption.
-
-    Args:
-        epochs: Task ID → epochs that its training reported, in order.
-    """
+    """Find the tasks that repeated more than the epoch in progress after an interruption, by their reported epochs."""
     violations = []
     for task, reported in epochs.items():
         highest = 0

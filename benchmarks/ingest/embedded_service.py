@@ -45,10 +45,8 @@ def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.
 
 @contextmanager
 def running_service(arguments: Sequence[str], settings: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Run a command that serves an API during the ``with`` block; yields its URL and process ID.
-
-    Raises:
-        NotReady: The command has ended, or takes too long to start; the message has what it logged.
+    """Run a command that serves an API during the ``with`` block, and yield its URL and process ID; raise NotReady,
+    with its log, if it ends or takes too long to start.
     """
     port = free_port()
     argv, url = [*COMMAND, *arguments, "--port", str(port)], f"http://127.0.0.1:{port}"

@@ -75,11 +75,7 @@ _INVENTIONS = re.compile(
 
 
 class SpeechReader:
-    """A loaded speech model.
-
-    Args:
-        model: Name of a model of faster-whisper, or folder of one; None: the packaged model.
-    """
+    """A loaded model: the packaged one (None), one of faster-whisper by its name, or one in a folder."""
 
     def __init__(self, model: str | None) -> None:
         ctranslate2.set_random_seed(1)

@@ -47,11 +47,7 @@ VideoReading = dict[TextSource, SourceReading]
 
 
 class VideoReader(ChildOwner):
-    """Reader of the speech and the text in videos, one by one, in a child process.
-
-    Args:
-        limits: ``memory_bytes`` is that of the packaged models; others have no limit.
-    """
+    """Reader of speech and text in videos, one by one, in a child process; its memory limit is for packaged models."""
 
     def __init__(self, limits: VideoLimits | None = None) -> None:
         self.limits = limits or VideoLimits()

@@ -152,10 +152,8 @@ def write_scenes(
 
 
 def encode_mp4(frames: npt.NDArray[np.uint8], path: Path, *, fps: int) -> None:
-    """Write frames to an mp4 file (H.264, yuv420p, index before the data), which appears atomically.
-
-    Args:
-        frames: RGB, ``uint8 [count, height, width, 3]``, with even height and width; equal frames give equal files.
+    """Write RGB frames ``uint8 [count, height, width, 3]`` of even size to an mp4 file (H.264, yuv420p, index before
+    the data), which appears atomically. Equal frames give equal files.
     """
     handle, temporary = tempfile.mkstemp(suffix=".mp4", prefix=".", dir=path.parent)
     os.close(handle)

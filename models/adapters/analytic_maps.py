@@ -39,11 +39,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """Sizes of a vector's parts.
-
-    Attributes:
-        lexical: Coordinates of the lexical part; without any, the semantic part has all the weight.
-    """
+    """Sizes of a vector's parts; without lexical coordinates, the semantic part has all the weight."""
 
     semantic: int
     semantic_weight: float
@@ -76,11 +72,7 @@ class VectorLayout:
 
 
 def normalize_rows(vectors: Floats, shortest: float = 1e-12) -> Floats:
-    """Scale each row of ``vectors [n, d]`` to unit length; the result is the same bit for bit in any batch.
-
-    Args:
-        shortest: Lower bound on the lengths that rows are divided by.
-    """
+    """Divide each row of ``vectors [n, d]`` by its length, at least ``shortest``; bit for bit the same in any batch."""
     lengths = np.maximum(np.sqrt(np.vecdot(vectors, vectors)), np.float32(shortest))
     return np.asarray(vectors / lengths[:, None], np.float32)
 
@@ -94,11 +86,7 @@ class _ArrayFields:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> Self:
-        """Restore a map from a release's tensors.
-
-        Raises:
-            KeyError: A tensor is missing.
-        """
+        """Restore a map from a release's tensors; raise KeyError if one is missing."""
         return cls(**{field.name: tensors[field.name] for field in fields(cls)})  # type: ignore[arg-type]
 
 
@@ -241,11 +229,7 @@ class _Storage:
 
 
 class AnalyticMapSet:
-    """Query maps of T tasks.
-
-    Args:
-        maps: Map of each task; None if it is queried with the frozen vector itself.
-    """
+    """Query maps of T tasks; None for a task that is queried with the frozen vector itself."""
 
     def __init__(self, layout: VectorLayout, maps: Sequence[AnalyticQueryMap | None] = ()) -> None:
         self.layout = layout

@@ -123,11 +123,7 @@ class FrameFusion(nn.Module):
     def for_backbone(
         cls, backbone: Backbone, *, layers: int, neighbor: FusionNeighbor, mix: FusionMix
     ) -> FrameFusion:
-        """Create new adapters that fit a backbone's image tower, on the CPU.
-
-        Raises:
-            BackboneUnsupported: The backbone's blocks are not open.
-        """
+        """Create new adapters for a backbone's image tower, on the CPU; raise BackboneUnsupported for closed blocks."""
         width, blocks = backbone.feature_dim, backbone.visual_blocks
         heads = open_block(blocks[0]).heads
         return cls(width, heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix)
@@ -142,11 +138,7 @@ class FrameFusion(nn.Module):
 
 
 class LowRankUpdate(nn.Module):
-    """Parametrization W → W + s·BA; initially the identity, since B is zero.
-
-    Args:
-        weight: W, ``[out, in]``, frozen.
-    """
+    """Parametrization W → W + s·BA of a frozen matrix ``[out, in]``; initially the identity, since B is zero."""
 
     def __init__(self, weight: Tensor, rank: int, scale: float) -> None:
         super().__init__()
@@ -200,10 +192,6 @@ class LowRankImageTower(nn.Module):
         }
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load matrices from :meth:`tensors`.
-
-        Raises:
-            KeyError, RuntimeError: A name is missing, or a shape differs.
-        """
+        """Load matrices from :meth:`tensors`; raise KeyError or RuntimeError for a missing name or another shape."""
         for name, update in self._updates.items():
             update.load_state_dict({letter: tensors[f"{name}.{letter}"] for letter in ("a", "b")})

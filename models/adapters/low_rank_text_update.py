@@ -152,11 +152,7 @@ class TextUpdate(nn.Module):
 
     @classmethod
     def for_backbone(cls, backbone: Backbone, *, rank: int, scale: float) -> TextUpdate:
-        """Create a new update that fits a backbone's text tower, on the CPU.
-
-        Raises:
-            BackboneUnsupported: The backbone's blocks are not open.
-        """
+        """Create a new update for a backbone's text tower, on the CPU; raise BackboneUnsupported for closed blocks."""
         return cls(
             backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=rank, scale=scale
         )
@@ -187,11 +183,7 @@ class TextUpdate(nn.Module):
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load tensors from :meth:`tensors`.
-
-        Raises:
-            RuntimeError: A shape differs.
-        """
+        """Load tensors from :meth:`tensors`; raise RuntimeError if a shape differs."""
         for name in ("a", "b"):
             if tensors[name].shape != getattr(self, name).shape:
                 raise RuntimeError(
@@ -203,11 +195,7 @@ class TextUpdate(nn.Module):
 
 
 def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdateSet:
-    """Convert stored tensors to a set with one candidate, and embedding rows only for the changed tokens.
-
-    Raises:
-        ValueError: The tensors are not an update to a tower with this vocabulary.
-    """
+    """Convert stored tensors to one candidate with rows for the changed tokens; raise ValueError if they do not fit."""
     a, b, tokens, words = (tensors[name] for name in ("a", "b", "tokens", "words"))
     width = a.shape[-1]
     is_valid = a.ndim == b.ndim == 4 and b.shape == (*a.shape[:2], width, a.shape[2])

@@ -166,10 +166,8 @@ class TameCondition:
 
 
 class Tame(nn.Module):
-    """Trainable adapters in a text tower, and the prototypes of the tasks learned so far.
-
-    Args:
-        scale: λ in eq. 6 (lora_alpha / r in the published code).
+    """Trainable adapters in a text tower, and the prototypes of the tasks learned so far; ``scale`` is λ in eq. 6
+    (lora_alpha / r in the published code).
     """
 
     def __init__(
@@ -194,11 +192,7 @@ class Tame(nn.Module):
         self.task_experts: list[int] = []
 
     def add_task(self, *, expert: int = ROUTED) -> nn.Parameter:
-        """Add a trainable prototype ~ N(0, 1/d), and freeze the previous ones.
-
-        Args:
-            expert: The expert that the task always uses, ``ROUTED`` or ``NO_EXPERT``.
-        """
+        """Add a trainable prototype ~ N(0, 1/d) for an expert, ``ROUTED`` or ``NO_EXPERT``, and freeze the others."""
         for prototype in self.prototypes:
             prototype.requires_grad_(False)
         prototype = nn.Parameter((torch.randn(self.width) / math.sqrt(self.width)).to(self.a.device))
@@ -240,11 +234,7 @@ class Tame(nn.Module):
         return tensors
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load tensors from :meth:`tensors`.
-
-        Raises:
-            RuntimeError: A shape differs.
-        """
+        """Load tensors from :meth:`tensors`; raise RuntimeError if a shape differs."""
         for name in ("a", "b", "router", "noise"):
             if tensors[name].shape != getattr(self, name).shape:
                 raise RuntimeError(

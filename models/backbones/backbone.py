@@ -254,11 +254,7 @@ class Backbone(nn.Module, ABC):
         return {f"clip.{name}": value.detach() for name, value in self.clip.state_dict().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load weights from :meth:`tensors`.
-
-        Raises:
-            ReleaseError: The names or shapes do not fit this architecture.
-        """
+        """Load weights from :meth:`tensors`; raise ReleaseError if names or shapes do not fit this architecture."""
         self._load(self.clip, {name.removeprefix("clip."): value for name, value in tensors.items()})
 
     def load_image_tensors(self, tensors: Mapping[str, Tensor]) -> None:

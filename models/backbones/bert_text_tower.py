@@ -60,11 +60,7 @@ class CenteredUnitVectors(nn.Module):
 
 
 class Towers(nn.Module):
-    """Both towers, structured and named like a CLIP model.
-
-    Args:
-        visual: Image tower with ``ln_post`` and ``proj [width, dim]``.
-    """
+    """Both towers, structured and named like a CLIP model; ``visual`` has ``ln_post`` and ``proj [width, dim]``."""
 
     def __init__(self, visual: nn.Module, text: BertTextTower) -> None:
         super().__init__()

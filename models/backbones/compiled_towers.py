@@ -37,11 +37,7 @@ CompiledGraph = Callable[[npt.NDArray[Any]], Array]
 
 
 class GraphBuilder:
-    """A graph with one input and one output, built operator by operator.
-
-    Args:
-        shape: Shape of the input; a name instead of a size means that it varies between runs.
-    """
+    """A graph with one input and one output, built operator by operator; named sizes of the input vary between runs."""
 
     def __init__(self, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
         self.input = name
@@ -96,11 +92,7 @@ class GraphBuilder:
         )
 
     def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
-        """Compile the graph that computes a ``float32`` result of the given shape.
-
-        Returns:
-            A function of one array, safe to call from several threads at once.
-        """
+        """Compile the graph of a ``float32`` result of the given shape, to a function that threads may share."""
         nodes = [*self._nodes, helper.make_node("Identity", [result], [_OUTPUT])]
         output = helper.make_tensor_value_info(_OUTPUT, _element_type(np.float32), shape)
         graph = helper.make_graph(nodes, "tower", [self._input], [output], self._constants)

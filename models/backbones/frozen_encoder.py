@@ -151,10 +151,8 @@ class FrozenEncoder(Backbone):
 def build_frame_spec(
     frames: int | None, shape: tuple[int, int], resize_mode: str, interpolation: str
 ) -> FrameSpec:
-    """Describe the frames of a model: height and width in pixels, crop, squash or pad, and Pillow's interpolation.
-
-    Raises:
-        ValueError: The size is impossible.
+    """Describe a model's frames: height and width in pixels, crop, squash or pad, and Pillow's interpolation; raise
+    ValueError if the size is impossible.
     """
     if not all(isinstance(side, int) and 0 < side <= _MAX_SIDE for side in shape):
         raise ValueError(f"frames of {shape[0]!r} × {shape[1]!r} pixels are impossible")

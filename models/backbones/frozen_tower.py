@@ -61,21 +61,15 @@ class FrozenTower(Generic[Engine]):
 
 
 def require_equal(computed: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> None:
-    """Compare an engine's features with torch's.
-
-    Raises:
-        EngineUnavailable: They differ by more than the order of sums explains.
-    """
+    """Compare an engine's features with torch's; raise EngineUnavailable if the order of sums does not explain it."""
     difference = float(np.abs(computed - expected).max())
     if not difference <= _TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise EngineUnavailable(f"features differ from torch by up to {difference:.1e}")
 
 
 def require_similar(computed: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> None:
-    """Compare an engine's unit vectors of texts ``[n, dim]`` with torch's.
-
-    Raises:
-        EngineUnavailable: They differ by more than rounded weights explain.
+    """Compare an engine's unit vectors of texts ``[n, dim]`` with torch's; raise EngineUnavailable if rounded weights
+    do not explain a difference.
     """
     lengths = np.linalg.norm(computed, axis=-1)
     cosine = float((computed * expected).sum(axis=-1).min())

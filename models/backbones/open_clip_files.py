@@ -61,10 +61,8 @@ class OpenClipFiles(NamedTuple):
 
 
 def read_open_clip(name: str) -> OpenClipFiles:
-    """Read the configuration that a backbone's name refers to.
-
-    Raises:
-        BackboneUnavailable: The name has no weights, open_clip has no such model, or a file is missing or damaged.
+    """Read the configuration that a backbone's name refers to; raise BackboneUnavailable if the name has no weights,
+    open_clip has no such model, or a file is missing or damaged.
     """
     model, _, source = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
     if not source:

@@ -124,11 +124,7 @@ def load_open_clip(
 
 
 def _shorten_texts(tower: Any) -> Callable[[Tensor], Tensor] | None:
-    """Let a causal text tower run on texts up to the token that it pools, and find that token, ``[n]``.
-
-    Returns:
-        None for towers that read the tokens after it, too.
-    """
+    """Let a causal text tower run on texts up to the token that it pools, and find it, ``[n]``; None for others."""
     if (
         not isinstance(tower, TextTransformer)
         or tower.attn_mask is None
@@ -217,10 +213,8 @@ def build_model(config: dict[str, Any]) -> Any:
 
 
 def _load_model(name: str, config: dict[str, Any], weights: Path, *, text_only: bool) -> Any:
-    """Load the towers with their weights, for ``text_only`` without the image tower.
-
-    Raises:
-        BackboneUnavailable: The weights do not fit the configuration; the message names the first that does not.
+    """Load the towers with their weights, for ``text_only`` without the image tower; raise BackboneUnavailable, which
+    names the first weight that does not fit.
     """
     tensors: dict[str, Tensor] = load_state_dict(str(weights))  # safetensors are read on use
     # Weights with names of another project are converted together with the image tower.

@@ -169,10 +169,8 @@ def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.d
 
 
 def recomputed(function: Callable[..., Any], *inputs: Any, **how: Any) -> Any:
-    """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again.
-
-    Args:
-        how: Arguments of :func:`torch.utils.checkpoint.checkpoint`.
+    """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again; ``how``
+    is for :func:`torch.utils.checkpoint.checkpoint`.
     """
     try:
         return checkpoint(function, *inputs, use_reentrant=False, **how)
@@ -225,11 +223,7 @@ def batch_noise(draw: Callable[[Tensor], Tensor], like: Tensor, dim: int) -> Ten
 
 
 def encode_in_parts(encode: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -> tuple[Tensor, ...]:
-    """Call a function that encodes rows independently, on all rows or part by part within :func:`micro_batches`.
-
-    Args:
-        encode: Function from tensors ``[n, …]`` to tensors ``[n, …]``.
-    """
+    """Call a function that encodes rows ``[n, …]`` independently, on all or by parts within :func:`micro_batches`."""
     size, first = _size.get(), batch[0]
     if size is None or size >= len(first):
         return encode(*batch)
@@ -336,9 +330,7 @@ class BertBlock(OpenBlock):
 
 
 def open_block(block: Any) -> OpenBlock:
-    """Open a block from :attr:`~models.backbones.backbone.Backbone.visual_blocks` or ``text_blocks``.
-
-    Raises:
-        BackboneUnsupported: The block is closed.
+    """Open a block from :attr:`~models.backbones.backbone.Backbone.visual_blocks` or ``text_blocks``; raise
+    BackboneUnsupported if it is closed.
     """
     return block if isinstance(block, OpenBlock) else PreNormBlock(block)

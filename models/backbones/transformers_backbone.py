@@ -30,10 +30,8 @@ _library_logging.disable_progress_bar()
 
 
 def read_config(name: str, source: str, types: Container[str]) -> tuple[Any, dict[str, Any]]:
-    """Read a model's configuration: as an object, and what it states apart from its origin.
-
-    Raises:
-        BackboneUnsupported: The model's type is not one of ``types``, or unknown to the library.
+    """Read a model's configuration, as an object and as what it states apart from its origin; raise BackboneUnsupported
+    if its type is not one of ``types``, or unknown to the library.
     """
     settings, _ = PreTrainedConfig.get_config_dict(source)
     model_type = str(settings.get("model_type"))
@@ -46,10 +44,8 @@ def read_config(name: str, source: str, types: Container[str]) -> tuple[Any, dic
 
 
 def load_model(name: str, source: str, kind: Any, config: Any = None, **options: Any) -> Any:
-    """Load a model of a class in single precision, without the parts that the class lacks.
-
-    Raises:
-        BackboneUnavailable: The weights do not fit the configuration; the message names the first that does not.
+    """Load a model of a class in single precision, without the parts that the class lacks; raise BackboneUnavailable,
+    which names the first weight that does not fit.
     """
     model, report = kind.from_pretrained(
         source,
@@ -188,11 +184,7 @@ class _Preprocessing(NamedTuple):
 
 
 def _read_preprocessing(name: str, frames: int | None) -> _Preprocessing:
-    """Read how a model's processor resizes, crops and normalizes pictures.
-
-    Raises:
-        BackboneUnsupported: The frames have no fixed size.
-    """
+    """Read how a processor resizes, crops and normalizes pictures; raise BackboneUnsupported without a fixed size."""
     loader: Any = AutoImageProcessor
     processor = loader.from_pretrained(name.removeprefix(TRANSFORMERS_PREFIX), trust_remote_code=False)
     size, is_cropped = dict(processor.size or {}), getattr(processor, "do_center_crop", False)

@@ -128,11 +128,7 @@ def _open_tame_videos(backbone: Backbone) -> VideoLoader:
 
 
 def _load_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
-    """Load a release's Frame Fusion Adapters.
-
-    Raises:
-        KeyError, RuntimeError: The release's tensors or settings do not fit the backbone.
-    """
+    """Load a release's Frame Fusion Adapters; raise KeyError or RuntimeError if they do not fit the backbone."""
     fusion = FrameFusion.for_backbone(
         backbone,
         layers=release.config["ffa_layers"],
@@ -144,11 +140,7 @@ def _load_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
 
 
 def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | None:
-    """Load a release's changed token embeddings, as one candidate; None if it changes none.
-
-    Raises:
-        ReleaseError: The tensors do not fit the backbone.
-    """
+    """Load a release's changed token embeddings, as one candidate or None; raise ReleaseError if they do not fit."""
     tensors = tensors_with_prefix(WORD_PREFIX, release.tensors)
     if not tensors:
         return None
@@ -159,11 +151,7 @@ def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | No
 
 
 def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
-    """Load a release's text adapters, in evaluation mode.
-
-    Raises:
-        ReleaseError: The release's tensors do not fit its configuration.
-    """
+    """Load a release's text adapters, in evaluation mode; raise ReleaseError if they do not fit its configuration."""
     tensors = tensors_with_prefix(_TAME, release.tensors)
     try:
         _, _, experts, _, rank = tensors["b"].shape
@@ -259,11 +247,7 @@ def _open_low_rank_videos(backbone: Backbone) -> VideoLoader:
 
 
 def _load_text_update(backbone: Backbone, release: ReleaseState) -> TextUpdateSet:
-    """Load a release's text update, as the only candidate.
-
-    Raises:
-        ReleaseError: The release's tensors are not an update to this backbone's text tower.
-    """
+    """Load a release's text update, as the only candidate; raise ReleaseError if it does not fit the backbone."""
     try:
         update = compact_text_update(
             tensors_with_prefix(_TEXT, release.tensors), backbone.vocabulary, release.config["scale"]

@@ -64,11 +64,7 @@ _MODULES = {
 
 
 def encoder_family(kind: str) -> EncoderFamily:
-    """Look up the encoder family for a kind of release.
-
-    Raises:
-        ReleaseError: No family has this kind.
-    """
+    """Look up the encoder family for a kind of release; raise ReleaseError if no family has this kind."""
     if kind not in _MODULES:
         raise ReleaseError(
             f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(_MODULES)}"
@@ -152,11 +148,7 @@ _CPU = "cpu"
 
 
 def check_device(name: str) -> None:
-    """Check that a device can be used.
-
-    Raises:
-        ModelError: The name is unknown, or it is ``cuda`` and torch finds no usable GPU.
-    """
+    """Check that a device can be used; raise ModelError if it is unknown, or ``cuda`` without a usable GPU."""
     if name != _CPU:
         from models.backbones.tower_computation import compute_device
 

@@ -150,10 +150,8 @@ class AnalyticQueryEncoder(QueryEncoder):
         return self._newest if mode == "latest" else self._pinned
 
     def _load(self, release: ReleaseState) -> AnalyticQueryMap | None:
-        """Load a release's query map; None for a frozen release, whose shard is queried with the backbone alone.
-
-        Raises:
-            ReleaseError: The release's tensors do not fit the backbone.
+        """Load a release's query map, None for a frozen one, which uses the backbone alone; raise ReleaseError if it
+        does not fit the backbone.
         """
         if release.kind == FROZEN_FAMILY.kind:
             return None

@@ -69,21 +69,15 @@ class FusionEncoder(nn.Module):
         return cast(Tensor, self.norm(hidden.float()))
 
     def predict_words(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Predict words from masked words' states ``[k, width]``, as logits ``[k, V]``.
-
-        Args:
-            embedding: Token embeddings of the text tower, ``[V, width]``; they are the classifier, as in BERT.
+        """Predict words from masked words' states ``[k, width]``, as logits ``[k, V]``; the text tower's token
+        embeddings ``[V, width]`` are the classifier, as in BERT.
         """
         with forward_precision(states.device):
             logits = F.linear(self.head(states), embedding, self.bias)
         return logits.float()
 
     def embed_masked(self, backbone: Backbone, ids: Tensor, masked: Tensor) -> Tensor:
-        """Embed token IDs ``[n, L]`` with their positions, ``[n, L, width]``.
-
-        Args:
-            masked: Whether each word is masked, ``[n, L]``.
-        """
+        """Embed token IDs ``[n, L]``, some of them ``masked [n, L]``, with their positions, ``[n, L, width]``."""
         words = torch.where(masked.unsqueeze(-1), self.mask, backbone.token_embedding(ids))
         return backbone.embed_words(words)
 
@@ -104,11 +98,7 @@ class FusionEncoder(nn.Module):
 
 
 def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
-    """Initialize a multi-modal encoder at random, with sizes that fit a backbone.
-
-    Raises:
-        BackboneUnsupported: The backbone's blocks are not open.
-    """
+    """Initialize a multi-modal encoder that fits a backbone at random; raise BackboneUnsupported for closed blocks."""
     return FusionEncoder(
         backbone.text_width,
         backbone.feature_dim,

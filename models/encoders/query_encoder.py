@@ -123,10 +123,8 @@ class QueryEncoder(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
-        """Encode each text for each task, to unit vectors ``[n, len(tasks), dim]`` in the spaces of their shards.
-
-        Raises:
-            ReleaseError: The release has not learned one of the tasks, or does not offer the mode.
+        """Encode each text for each task, to unit vectors ``[n, len(tasks), dim]`` in the spaces of their shards; raise
+        ReleaseError for a task that the release has not learned, or a mode that it does not offer.
         """
 
     @abstractmethod
@@ -137,11 +135,7 @@ class QueryEncoder(ABC):
         """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding."""
 
     def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> Vectors | None:
-        """Compute routing evidence that texts give for tasks beyond that of their words.
-
-        Returns:
-            Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
-        """
+        """Compute the evidence of texts for tasks beyond words, in nats, ``[n, len(tasks)]``; None without any."""
         return None
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
@@ -168,11 +162,7 @@ class QueryEncoder(ABC):
 
 
 def adapter_identity(settings: Sequence[object], tensors: Mapping[str, Array]) -> str:
-    """Compute a digest of text adapters: adapters with equal digests encode alike.
-
-    Args:
-        settings: JSON-serializable settings that affect what the adapters compute.
-    """
+    """Compute a digest of text adapters and their JSON-serializable settings: those with equal digests encode alike."""
     digest = hashlib.sha256(json.dumps(settings).encode())
     for name, values in sorted(tensors.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())

@@ -82,11 +82,7 @@ class TextCondition(Protocol):
 
 
 class PerTextCondition:
-    """A separate candidate for each of n texts. It counts as one candidate, since texts share no weights.
-
-    Args:
-        each: Condition with one candidate per text, C = n.
-    """
+    """A separate candidate for each of n texts (C = n). It counts as one candidate, since texts share no weights."""
 
     candidates = 1
 

@@ -303,11 +303,7 @@ class AdaptedQueryEncoder(QueryEncoder):
 
     @abstractmethod
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        """Encode token IDs ``[n, L]`` for the tasks at C positions.
-
-        Returns:
-            ``[C, n, dim]``, or ``[1, n, dim]`` if all tasks have the same vectors.
-        """
+        """Encode token IDs ``[n, L]`` for tasks at C positions, ``[C, n, dim]``, or ``[1, n, dim]`` for equal ones."""
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         """Encode token IDs ``[n, L]``, each for the task at its own position ``[n]``, to vectors ``[n, dim]``.

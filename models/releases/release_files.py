@@ -253,11 +253,7 @@ def _read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
 
 
 def read_fold(folder: Path) -> MeasuredFold | None:
-    """Read a release's fold; None if it has none.
-
-    Raises:
-        ReleaseError: The file exists but is invalid.
-    """
+    """Read a release's fold, None without one; raise ReleaseError if the file is invalid."""
     if not (folder / _FOLD).exists():
         return None
     with _reading(folder.name[:12], _FOLD):
@@ -306,11 +302,7 @@ def write_self_test(folder: Path, queries: SelfTest) -> None:
 
 
 def read_self_test(folder: Path) -> SelfTest | None:
-    """Read a release's self-test queries; None if it has none.
-
-    Raises:
-        ReleaseError: The file exists but is invalid.
-    """
+    """Read a release's self-test queries, None without any; raise ReleaseError if the file is invalid."""
     if not (folder / _SELF_TEST).exists():
         return None
     with _reading(folder.name[:12], _SELF_TEST), safe_open(folder / _SELF_TEST, framework="numpy") as file:

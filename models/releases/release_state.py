@@ -33,11 +33,7 @@ from models.routing.routing_profiles import RoutingProfiles
 
 @dataclass(frozen=True)
 class ReleaseTask:
-    """A task that a release has learned or indexed.
-
-    Attributes:
-        fingerprint: Fingerprint of the video encoder that made the task's shard.
-    """
+    """A task that a release has learned or indexed, and the fingerprint of the video encoder that made its shard."""
 
     task_id: str
     name: str
@@ -138,10 +134,8 @@ class Lineage(NamedTuple):
 
 
 def find_lineages(releases: Iterable[str], read: Callable[[str], TaskLineage]) -> list[Lineage]:
-    """Divide a library's releases, in order of publication, into lineages; that of the newest release comes first.
-
-    Args:
-        read: Function from a release's ID to the tasks that it adds.
+    """Divide a library's releases, in order of publication, into lineages, that of the newest release first; ``read``
+    gets the tasks that a release adds.
     """
     lineages: list[Lineage] = []
     continued: set[str] = set()

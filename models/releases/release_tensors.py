@@ -11,11 +11,7 @@ from torch import Tensor
 
 
 def tensors_with_prefix(prefix: str, weights: Mapping[str, npt.NDArray[Any] | Tensor]) -> dict[str, Tensor]:
-    """Select the weights whose names start with a prefix, and strip it.
-
-    Args:
-        weights: Tensors, or arrays of a release; the results share their memory.
-    """
+    """Select the weights whose names start with a prefix, and strip it; the results share the memory of arrays."""
     return {
         name.removeprefix(prefix): torch.as_tensor(weight)
         for name, weight in weights.items()

@@ -139,11 +139,7 @@ class RoutingProfiles:
 
     @classmethod
     def concatenate(cls, parts: Sequence[RoutingProfiles]) -> RoutingProfiles:
-        """Join the tasks of all parts, in order.
-
-        Raises:
-            ValueError: There are no parts, or their vocabulary sizes differ.
-        """
+        """Join the tasks of all parts, in order; raise ValueError without parts, or if their vocabularies differ."""
         vocabularies = sorted({part.vocabulary for part in parts})
         if len(vocabularies) != 1:
             raise ValueError(f"routing profiles over {vocabularies} tokens cannot be concatenated")

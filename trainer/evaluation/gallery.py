@@ -96,11 +96,7 @@ class Gallery:
 
 
 def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) -> Gallery:
-    """Build a task's gallery, with its ``test`` videos held out.
-
-    Args:
-        captions: Maximum number of captions per held-out video, in order; None for all.
-    """
+    """Build a task's gallery, with its ``test`` videos held out, and the first captions of each; None for all."""
     return Gallery(
         task=task.task_id,
         shard=shard,

@@ -29,10 +29,8 @@ _SIGNIFICANT = 0.05  # probability of so many losses by chance
 
 
 def retype(captions: Sequence[str]) -> list[tuple[str, frozenset[str]]]:
-    """Retype each caption: replace some of its words, keep some, or keep three in a row, in turns.
-
-    Returns:
-        The query, and the words of the caption in it.
+    """Retype each caption: replace some of its words, keep some, or keep three in a row, in turns. Returns the queries,
+    and the words of the caption in each.
     """
     rng = np.random.default_rng(0)
     split = [caption.split() for caption in captions]

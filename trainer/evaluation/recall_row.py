@@ -165,10 +165,8 @@ def rank_queries(
     raw: bool = False,
     report: Callable[[float], None] = lambda share: None,
 ) -> list[Ranks]:
-    """Rank the video of each task's queries ``[Q]``, by gallery; every video that can affect a rank is scored.
-
-    Args:
-        raw: Whether to rank in ``global_raw`` too, for which every query is encoded for every shard.
+    """Rank the video of each task's queries ``[Q]``, by gallery; every video that can affect a rank is scored. ``raw``
+    adds ``global_raw``, for which every query is encoded for every shard.
     """
     total = max(1, sum(len(task.columns) for task in tasks))
     largest = max((len(task.is_held_out) for task in tasks), default=1)

@@ -132,11 +132,7 @@ class Method(ABC):
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:  # noqa: B027 (optional hook)
-        """Prepare the parameters for a task; called once, before its first step.
-
-        Args:
-            trained: False for a task without captions, whose videos are only embedded.
-        """
+        """Prepare the parameters for a task, once, before its first step; if not trained, it is only embedded."""
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Compute the scalar loss of a batch.
@@ -238,11 +234,7 @@ class Method(ABC):
         return video_fingerprint(backbone.image_fingerprint, backbone.dim, backbone.spec.frames, tensors)
 
     def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
-        """Open a query encoder with the current weights.
-
-        Args:
-            pinned: Release that each task's shard pins, by task ID; by default the current state for all tasks.
-        """
+        """Open a query encoder with the current weights; shards without a ``pinned`` release have the current state."""
         state = self.release()
         return open_query_encoder(
             self.backbone, state, pinned or dict.fromkeys((t.task_id for t in state.tasks), state)
@@ -273,11 +265,7 @@ class Method(ABC):
 
     @classmethod
     def resume(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState | None) -> Self:
-        """Construct a method that continues a release or, without one, starts a lineage from the backbone.
-
-        Raises:
-            MethodError: See :meth:`find_obstacle`.
-        """
+        """Construct a method that continues a release, or a new one; raise MethodError, see :meth:`find_obstacle`."""
         method = cls(backbone, config)
         if previous is None:
             return method
@@ -328,10 +316,8 @@ def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
 
 
 def cross_task_loss(texts: Tensor, videos: Tensor, references: Tensor, scale: float) -> Tensor:
-    """Compute L_CT, text to video with earlier tasks' stored videos as negatives (ctvr-ffa-tame, eq. 8).
-
-    Args:
-        references: Stored vectors ``[R, D]`` of earlier tasks; they receive no gradient.
+    """Compute L_CT, text to video with earlier tasks' stored vectors ``[R, D]`` as negatives (ctvr-ffa-tame, eq. 8),
+    which receive no gradient.
     """
     similarity = scale * texts @ torch.cat([videos, references.detach()]).T
     return F.cross_entropy(similarity, torch.arange(len(texts), device=similarity.device))

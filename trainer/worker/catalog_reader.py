@@ -38,11 +38,7 @@ _IS_DERIVED = func.coalesce(Task.held_out, "") == "derived"  # whether the test 
 
 
 def load_task(claim: Claim, backbone: Backbone) -> TaskData:
-    """Load the accepted videos that a claimed task processes, in vector ID order; for an upgrade, its domain's.
-
-    Args:
-        backbone: Determines the frame files.
-    """
+    """Load the accepted videos of a claimed task, for an upgrade its domain's, with a backbone's frames, by ID."""
     domain, upgrades = claim.task.learned_id, claim.task.upgrades
     with session_scope() as session:
         name = session.scalars(select(Task.name).where(Task.id == domain)).one()
@@ -294,10 +290,8 @@ def _cannot_decode(clip: Clip, error: Exception) -> str:
 
 
 def plan_moments(claim: Claim, task: TaskData) -> list[tuple[LongVideo, str]]:
-    """Divide a task's long videos into moments, and record them in the catalog. An upgrade keeps its domain's.
-
-    Returns:
-        The videos with moments and their URIs, in vector ID order.
+    """Divide a task's long videos into moments, and record them in the catalog; an upgrade keeps its domain's. Returns
+    the videos with moments and their URIs, in vector ID order.
     """
     query = (
         select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)

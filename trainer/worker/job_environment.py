@@ -106,10 +106,8 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
 @contextmanager
 def recorded_failure(claim: Claim) -> Iterator[None]:
-    """Fail the claimed task with a reason and a hint for known errors, and leave other errors to the claim.
-
-    Raises:
-        Unavailable: A training process was killed; the next attempt resumes from the last checkpoint.
+    """Fail the claimed task with a reason and a hint for known errors, and leave others to the claim; raise Unavailable
+    if a training process was killed, so that the next attempt resumes.
     """
     try:
         yield
@@ -202,10 +200,8 @@ def remove_checkpoints(task_id: str) -> None:
 
 
 def remove_other_checkpoints(task_id: str) -> None:
-    """Remove the checkpoints of all tasks except this one and unfinished appends, which run at the same time.
-
-    Raises:
-        Unavailable: The catalog is unreachable.
+    """Remove the checkpoints of all tasks except this one and unfinished appends, which run at the same time; raise
+    Unavailable without the catalog.
     """
     folder = settings().checkpoints_dir
     others = [path for path in folder.iterdir() if path.name != task_id] if folder.is_dir() else []

@@ -61,11 +61,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartFolder:
-    """Folder with the parts of a task and the video encoder that makes them.
-
-    Args:
-        run: Digest of the encoder and the videos.
-    """
+    """Folder with the parts of a task and the encoder that makes them; ``run`` is a digest of encoder and videos."""
 
     def __init__(self, task_folder: Path, run: str) -> None:
         self._task_folder = task_folder
@@ -77,11 +73,7 @@ class PartFolder:
         return self.path / _ENCODER
 
     def prepare(self, write_encoder: Callable[[Path], None] | None) -> None:
-        """Create the folder.
-
-        Args:
-            write_encoder: Writes the encoder's files into an existing empty folder; None: no encoder.
-        """
+        """Create the folder, with the encoder's files if ``write_encoder`` writes any."""
         self.path.mkdir(parents=True, exist_ok=True)
         if write_encoder is None or self.encoder_path.exists():
             return
@@ -248,11 +240,7 @@ def _embed_chunk(
     clips: Sequence[Clip],
     report: Callable[[], None] = lambda: None,
 ) -> None:
-    """Embed the clips of a claimed chunk, and store their vectors as a part.
-
-    Args:
-        report: Called each time the chunk's progress has been stored.
-    """
+    """Embed a claimed chunk's clips, and store the vectors as a part; ``report`` is called when progress is stored."""
     saved, saved_at = 0, time.monotonic()
 
     def report_batch(done: int) -> None:

@@ -115,11 +115,7 @@ _CHUNK = 8  # frames per forward pass on a CPU: more activations would not fit i
 
 
 class ImageTower(nn.Module):
-    """The convolutions of an EfficientNet-Lite, blocks on their output, and a projection of the pooled features.
-
-    Args:
-        projection: ``[1280, dim]``.
-    """
+    """An EfficientNet-Lite's convolutions, blocks on top, and a projection ``[1280, dim]`` of the pooled features."""
 
     def __init__(self, architecture: str, weights: Mapping[str, Tensor], projection: Tensor) -> None:
         super().__init__()
@@ -137,10 +133,8 @@ class ImageTower(nn.Module):
 
 
 def folded_weights(model: SmallModel) -> dict[str, Tensor]:
-    """Load the convolutions' weights from the installed package, folded, and name them as :func:`_architecture` does.
-
-    Raises:
-        BackboneUnavailable: The package is missing or altered.
+    """Load the convolutions' folded weights from the installed package, named as by :func:`_architecture`; raise
+    BackboneUnavailable if the package is missing or altered.
     """
     folder = verified_folder(model.image_package)
     (file,) = model.image_package.digests
@@ -226,10 +220,8 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Pool features ``[n, M, 1+4, 1280]`` of frames and of their overlapping quarters, in single precision.
-
-        Args:
-            frames: ``uint8 [n, M, size, size, 3]``.
+        """Pool features ``[n, M, 1+4, 1280]`` of frames ``uint8 [n, M, size, size, 3]`` and of their overlapping
+        quarters, in single precision.
         """
         with torch.autocast(self.device.type, enabled=False):
             maps = self._feature_maps(frames)
@@ -310,10 +302,8 @@ def _with_weights(backbone: Backbone) -> Backbone:
 
 
 def load_small(name: str, frames: int | None = None) -> SmallBackbone:
-    """Load ``small`` or ``lite2`` with its weights.
-
-    Raises:
-        BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
+    """Load ``small`` or ``lite2`` with its weights; raise BackboneUnavailable if a package or the derived constants are
+    missing, or a package is altered.
     """
     model = SMALL_MODELS[name]
     constants = model.load_constants()

@@ -65,11 +65,7 @@ class SmallModel(NamedTuple):
         return hashlib.sha256(b"".join(package_file(file).read_bytes() for file in self.files)).hexdigest()
 
     def load_constants(self) -> DerivedConstants:
-        """Load the derived constants.
-
-        Raises:
-            BackboneUnavailable: A file is missing.
-        """
+        """Load the derived constants; raise BackboneUnavailable if a file is missing."""
         constants: dict[str, npt.NDArray[np.float32]] = {}
         for path in map(package_file, self.files):
             if not path.exists():
@@ -129,10 +125,8 @@ TEXT_PACKAGE = WeightPackage(
 
 
 def verified_folder(package: WeightPackage, *files: str) -> Path:
-    """Locate the files of a package after checking the digests of some, by default of all.
-
-    Raises:
-        BackboneUnavailable: The package or a file is missing, or a file differs from the published one.
+    """Locate a package's files after checking the digests of some, by default of all; raise BackboneUnavailable if one
+    is missing or differs from the published one.
     """
     # Importing the text package would import sentence-transformers.
     spec = importlib.util.find_spec(package.module)
@@ -163,10 +157,6 @@ def verified_folder(package: WeightPackage, *files: str) -> Path:
 
 @cache
 def load_tokenizer() -> BertTokenizer:
-    """Load the tokenizer of the text tower, once per process.
-
-    Raises:
-        BackboneUnavailable: The package or its tokenizer file is missing or altered.
-    """
+    """Load the tokenizer of the text tower, once per process; raise BackboneUnavailable if it is missing or altered."""
     file = verified_folder(TEXT_PACKAGE, _TOKENIZER) / _TOKENIZER
     return BertTokenizer(TEXT_PACKAGE.name, Tokenizer.from_file(str(file)), TEXT_LENGTH)

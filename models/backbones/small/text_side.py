@@ -101,10 +101,8 @@ class SmallTextSide(QueryBackbone):
 
 
 def read_identity(model: SmallModel) -> tuple[str, Vectors]:
-    """Load the backbone's fingerprint, and what the text tower computes for :func:`probe_ids`.
-
-    Raises:
-        EngineUnavailable: The file cannot be read, or the constants have changed since.
+    """Load the backbone's fingerprint, and the vectors of :func:`probe_ids`; raise EngineUnavailable if the file cannot
+    be read, or the constants have changed since.
     """
     try:
         with safe_open(package_file(_FILE), framework="numpy") as file:

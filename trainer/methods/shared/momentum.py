@@ -99,10 +99,8 @@ class MomentumEncoders(nn.Module):
 
 
 class MomentumMethod(Finetune):
-    """Fine-tuning of both towers against keys from momentum encoders.
-
-    Attributes:
-        momentum: Pairs of momentum encoders by name: ``local`` is reset at every task, ``global`` never.
+    """Fine-tuning of both towers against keys of momentum encoders, of which ``local`` is reset at every task,
+    ``global`` never.
     """
 
     config_class = MomentumConfig
