@@ -52,6 +52,7 @@ _READ_FIRST = 20_000  # videos that a starting server reads before it answers; m
 _RETRY_SECONDS = 5.0
 _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
 _FREE_ENTRIES = 1 << 20
+_MANY = 64  # times so many videos without captions are more than all
 _RECOUNTED = 50  # recount once one in this many library texts has changed
 _NONE = np.empty(0, np.int64)
 
@@ -420,6 +421,11 @@ class DomainCaptions:
             captioned.astype(np.float64),
             self.uncaptioned_counts.astype(np.float64),
         )
+
+    def has_many_uncaptioned(self, task: int) -> bool | None:
+        """Check whether the task at an index has more videos without captions than are faster read one by one."""
+        count = self.uncaptioned_counts[task]
+        return bool(count * _MANY > self._videos.counts[task]) if count else None
 
     def uncaptioned(self, task: int) -> Ids:
         """Find the videos without captions in the task at an index: vector IDs, ascending."""

@@ -326,7 +326,7 @@ class SearchSnapshot:
         shard, count, number = self.shards[scan.task], len(queries), self.task_indices[scan.task]
         group = scan.group if scan.group and shard.has_moments else lambda hits: hits
         needed = scan.k * int(self.video_tasks.counts[number]) // int(captions.uncaptioned_counts[number])
-        first_depth = max(min(4 * needed, _ANN_HITS), 2 * needed, _DEPTH_FACTOR * scan.k * shard.has_moments)
+        first_depth = max(_DEPTH_FACTOR * scan.k, min(4 * needed, _ANN_HITS), 2 * needed)
         first = shard.search_many(queries, first_depth, scan.exclude, scan.among)
 
         def search(rows: Rows, depth: int) -> Sequence[Hits]:

@@ -381,7 +381,7 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
             planned.append((ShardScan(task, vector, max(1, size), allowed), True))
             continue
         groups = words.groups(task, search.planner.depth)
-        captions = words.captions if words.has_many_uncaptioned(task) else None
+        captions = words.captions if words.prefers_uncaptioned(task, many=True) else None
         find_uncaptioned = partial(_uncaptioned, search, task, allowed)
         # Where no other video can enter, only those with more evidence are scanned.
         is_whole = not (groups or captions) or search.planner.can_enter(task, words.absent(task))

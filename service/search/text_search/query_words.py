@@ -34,9 +34,7 @@ from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
-_FEW = 256  # videos of a domain that one scan finds in full
-_MAX_SCORED = 2048  # the same, where their evidence differs
-_MANY = 1 / 64  # share of a domain's videos that one scan of all finds faster than one of each of them
+_MAX_SCORED = 2048  # videos of a domain that one scan finds in full
 _MAX_LEVELS = 4  # distinct evidence values with a group each
 _STEP = 0.5  # beyond these limits, groups have evidence that is this similar
 _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
@@ -130,39 +128,33 @@ class QueryWords:
             else 0
         )
 
-    def has_many_uncaptioned(self, task: str) -> bool:
-        """Check whether many videos of a task have more evidence because they have no captions."""
+    def prefers_uncaptioned(self, task: str, *, many: bool) -> bool:
+        """Check whether a task has many, or a few, videos with more evidence because they have no captions."""
         index = self._tasks[task]
-        least = max(_FEW, _MANY * self._snapshot.video_tasks.counts[index])
         is_better = self.evidence.unknown[index] > self.evidence.absent[index]
-        return bool(is_better and self.captions.uncaptioned_counts[index] > least)
+        return bool(is_better) and self.captions.has_many_uncaptioned(index) is many
 
     def groups(self, task: str, depth: int) -> list[tuple[Ids, int]]:
         """Group a task's videos to scan besides the whole task, with the number of nearest videos to find in each.
 
-        The groups hold the videos with more evidence than captioned videos without a matched text. A few videos form
-        one group, and all are found. Many are grouped by equal evidence, because a word is the same evidence for most
-        videos that have it, and only the nearest in each group are found. If there are more values, groups have similar
-        evidence. The best groups that fill a list of the given depth suffice. Many videos without captions are no
-        group: the scan of the whole task finds them.
+        The groups hold the videos with more evidence than captioned videos without a matched text, except for many
+        videos without captions. If those with a matched text are few, all are found. Many are grouped by equal
+        evidence, because a word is the same evidence for most videos that have it, and only the nearest in each group
+        are found. If there are many values, groups have similar evidence. The best groups that fill a list of the given
+        depth suffice.
         """
         index = self._tasks[task]
         matched = slice(*np.searchsorted(self._better_domains, [index, index + 1]).tolist())
         videos, steps = self._better_videos[matched], self._better_log_odds[matched]
-        uncaptioned = videos[:0]
-        if self.evidence.unknown[index] > self.evidence.absent[index] and not self.has_many_uncaptioned(task):
-            uncaptioned = self.captions.uncaptioned(index)
-        count = len(videos) + len(uncaptioned)
-        levels = np.unique(steps) if count > _FEW else steps[:0]
-        if count <= (_MAX_SCORED if len(levels) > _MAX_LEVELS else _FEW):
-            together = np.union1d(videos, uncaptioned) if len(uncaptioned) else videos
-            return [(together, len(together))] if len(together) else []
-        if len(levels) > _MAX_LEVELS:
+        groups = list[tuple[Ids, int]]()
+        if self.prefers_uncaptioned(task, many=False):
+            groups.append((self.captions.uncaptioned(index), depth + self.negative_count(task)))
+        if len(videos) <= _MAX_SCORED:
+            steps, depth = np.zeros_like(steps), len(videos)
+        elif len(np.unique(steps)) > _MAX_LEVELS:
             steps = np.floor(steps / _STEP)
-            levels = np.unique(steps)
-        groups = [(uncaptioned, depth + self.negative_count(task))] if len(uncaptioned) else []
         grouped = 0
-        for level in levels[::-1]:
+        for level in np.unique(steps)[::-1]:
             group = videos[steps == level]
             groups.append((group, min(depth, len(group))))
             grouped += len(group)

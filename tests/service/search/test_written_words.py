@@ -19,6 +19,7 @@ from service.access.audit_log import Actor, acting_as
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.library.video_changes import edit_video, give_feedback, take_back
+from service.search import library_words
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
@@ -219,11 +220,18 @@ def test_list_is_that_of_all_scores(
 @pytest.mark.parametrize("q", ["a bird", "turns", "the word milk again", "a wave"])
 @pytest.mark.parametrize("k", [1, 2, 15])
 @pytest.mark.parametrize("where", [None, {"place": "harbour"}], ids=["all", "filtered"])
-def test_list_with_many_videos_without_captions_is_that_of_all_scores(
-    served: SearchEngine, monkeypatch: pytest.MonkeyPatch, q: str, k: int, where: dict[str, Any] | None
+@pytest.mark.parametrize("many", [0, 10**6], ids=["few", "many"])
+def test_list_with_videos_without_captions_is_that_of_all_scores(
+    served: SearchEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    q: str,
+    k: int,
+    where: dict[str, Any] | None,
+    many: int,
 ) -> None:
-    for module, name in ((executor, "_FEW_VECTORS"), (query_words, "_FEW"), (query_words, "_MANY")):
-        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(executor, "_FEW_VECTORS", 0)
+    monkeypatch.setattr(query_words, "_MAX_SCORED", 0)
+    monkeypatch.setattr(library_words, "_MANY", many)
     edited = {"birds-1": BIRDS[1], "cars-2": CARS[2], "sea-0": SEA[0], "sea-1": SEA[1]}
     try:
         for video in edited:
