@@ -144,14 +144,7 @@ def _end_tolerance(stream: VideoStream, duration: float) -> float:
 def frames_on_display(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """Yield the frame on display at each time.
-
-    Args:
-        times: Ascending times in seconds since the first frame.
-
-    Raises:
-        MediaError: The stream ends before one of the times.
-    """
+    """Yield the frame on display at each of ascending times in seconds; raise MediaError if the stream ends earlier."""
     if extent.duration > _SEEK_ABOVE_SECONDS and extent.start is not None:
         yield from _frames_by_seeking(container, stream, extent, times, name)
     else:
@@ -203,14 +196,7 @@ def _frames_by_seeking(
 
 
 class _StreamCursor:
-    """A position in a stream.
-
-    Args:
-        tolerance: Seconds that may be missing at the end of the stream.
-
-    Attributes:
-        current: Frame on display at the position.
-    """
+    """A position in a stream, with the frame on display there, which tolerates that seconds are missing at the end."""
 
     def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
         self.current = first

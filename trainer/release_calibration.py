@@ -52,12 +52,7 @@ _OTHER_VIDEOS = 10  # that were not learned, and are compared with a caption
 
 
 class AppendedCaptions(NamedTuple):
-    """Captions of a domain with appended videos.
-
-    Attributes:
-        learned: Captions of its training videos.
-        appended: Vector IDs of its appended videos, each with a caption.
-    """
+    """Captions of a domain with appended videos: those learned, and vector IDs and captions of the appended ones."""
 
     learned: Sequence[str]
     appended: Sequence[tuple[int, str]]
@@ -88,13 +83,9 @@ def calibrate_release(
     *,
     report_alive: Callable[[], object],
 ) -> ReleaseState:
-    """Add calibration captions, a confidence model and the fold to a release.
+    """Add calibration captions, a confidence model (None with too few captions) and the fold to a release.
 
-    With too few captions, the model is None.
-
-    Args:
-        task: The new task as it was learned; some videos may be deleted since.
-        state: Release; its last task is the new one.
+    The task is the new one as it was learned, the last of the release; some of its videos may be deleted since.
     """
     pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
     previous = library.continued_release(state.tasks[:-1])
@@ -126,11 +117,8 @@ def fit_library_confidence(
     """Fit a confidence model to the library as searches see it; None with too few captions.
 
     It uses captions that were not learned, the release's calibration captions, and a sample of appended captions. As in
-    searches, appended captions count in their domain's routing profile.
-
-    Args:
-        state: Release, with its calibration captions.
-        newest: ID and vectors of the task whose shard is not published yet.
+    searches, appended captions count in their domain's routing profile. ``newest`` is the task, and the vectors of its
+    shard, which is not published yet.
     """
     tasks: list[CalibrationTask] = []
     rows: list[int] = []
@@ -179,13 +167,8 @@ def cross_fit(
 ) -> tuple[CalibrationCaption, ...]:
     """Search for captions of training videos with a solution that was learned without these videos.
 
-    Test videos are neither searched nor learned.
-
-    Args:
-        deleted: Vector IDs of videos deleted since; they are not searched.
-
-    Returns:
-        The captions; none with fewer than two videos, or if gradient steps were taken with all of them.
+    Neither test videos nor those ``deleted`` since are searched. Without two videos, or if gradient steps were taken
+    with all of them, there are no captions.
     """
     videos = task.observed(method.config.max_videos)
     gallery = _sample_gallery(task, videos, deleted)

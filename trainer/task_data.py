@@ -220,11 +220,8 @@ class VectorSource(Protocol):
 class StoredVectors:
     """Stored vectors of earlier tasks' training videos: the negatives of the cross-task loss.
 
-    Vectors are read only when sampled, so that the hundredth task costs as much as the second.
-
-    Args:
-        sources: Shard of each earlier task, and the IDs of its *training* videos; IDs of other splits would show the
-            loss videos that recall is measured on.
+    Vectors are read only when sampled, so that the hundredth task costs as much as the second. Sources are shards with
+    the IDs of their *training* videos; others would show the loss videos that recall is measured on.
     """
 
     def __init__(self, sources: Sequence[tuple[VectorSource, Ids]] = ()) -> None:

@@ -293,11 +293,9 @@ def evaluate_release(
 ) -> RecallRow:
     """Measure a written release's row of the recall matrix, with the figures that a library user experiences.
 
-    Tasks whose shards cannot be read are omitted. In a large library, only a sample of tasks is measured; see
-    :mod:`trainer.evaluation.recall_row`. A task that has learned its queries is measured with the fold of its release.
-
-    Args:
-        held_out: Held-out videos by task ID; other tasks have no figures.
+    Tasks whose shards cannot be read are omitted, and tasks without ``held_out`` videos have no figures. In a large
+    library, only a sample of tasks is measured; see :mod:`trainer.evaluation.recall_row`. A task that has learned its
+    queries is measured with the fold of its release.
     """
     state = written.state.as_measured()
     pinned = {**library.pinned_releases(state.tasks), written.shard.task: state}

@@ -137,11 +137,8 @@ class _Exceeded(Exception):
 def _peak_of_step(
     loss: Callable[[], Tensor], trained: Sequence[Tensor], device: torch.device, limit: int
 ) -> int:
-    """Measure the peak bytes of a forward and a backward pass, without the gradients.
-
-    Raises:
-        _Exceeded: On a CPU, more than ``limit`` bytes are live, before the kernel would kill the process.
-        torch.OutOfMemoryError: On a GPU, memory runs out.
+    """Measure the peak bytes of a forward and a backward pass without the gradients; raise torch.OutOfMemoryError or,
+    on a CPU beyond the limit, before the kernel would kill the process, _Exceeded.
     """
     # Accumulating into existing gradients keeps the peak linear in the pairs. Otherwise the gradients at the end of the
     # backward pass would make the peak for few pairs, and the graph at its start for many.

@@ -67,12 +67,7 @@ SEGMENT_ROWS = 65_536  # rows at which a segment is complete
 
 @dataclass(frozen=True)
 class LongVideo:
-    """A video with moments.
-
-    Attributes:
-        vector_id: ID of its vector in the shard.
-        spans: Start and end of each moment in seconds, earliest first.
-    """
+    """A video with moments: its ID in the shard, and each moment's start and end in seconds, earliest first."""
 
     id: str
     vector_id: int

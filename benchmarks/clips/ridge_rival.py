@@ -123,10 +123,8 @@ def run_ridge(
 ) -> ClipRun:
     """Fit the ridges, and rank the held-out clips of all domains for their first captions.
 
-    The gallery "global" adds each domain's routing evidence times ``prior``; "global_raw" does not.
-
-    Args:
-        routing: Run of a method whose routing evidence replaces that of the words.
+    The gallery "global" adds each domain's routing evidence times ``prior``, that of the words or of a run
+    (``routing``); "global_raw" does not.
     """
     distinct = [RidgeFit(part, settings) for part in ([domains] if joint else [[one] for one in domains])]
     fits = distinct * len(domains) if joint else distinct

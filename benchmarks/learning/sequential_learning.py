@@ -105,13 +105,11 @@ class ResourceMeter:
 
 
 class SequentialLearner:
-    """Learns tasks one by one and keeps their releases and shards in memory.
+    """Learns tasks one by one and keeps their releases and shards in memory, with ``round_vectors`` as the store rounds
+    them.
 
     As in the learning job, each task starts from the previous task's release, and the stored vectors of earlier
     training videos are available to the loss.
-
-    Args:
-        round_vectors: Whether to round shards to half precision, as the vector store does.
     """
 
     def __init__(

@@ -41,11 +41,8 @@ def pair_features(queries: Tensor, videos: Tensor) -> Tensor:
 def herding_order(features: Tensor, count: int) -> list[int]:
     """Select the pairs whose running mean stays nearest to the mean of all pairs (iCaRL, algorithm 4).
 
-    Pair k minimizes ``|μ − (φ(p_k) + Σ_{j<k} φ(p_j)) / k|``; for unit features, this is the pair with the largest inner
-    product with ``k μ − Σ_{j<k} φ(p_j)``. Every prefix of the result is the selection for fewer pairs.
-
-    Args:
-        features: φ, unit features ``[n, d]``.
+    Pair k minimizes ``|μ − (φ(p_k) + Σ_{j<k} φ(p_j)) / k|``; for unit features φ ``[n, d]``, this is the pair with the
+    largest inner product with ``k μ − Σ_{j<k} φ(p_j)``. Every prefix of the result is the selection for fewer pairs.
     """
     mean, chosen_sum = features.mean(dim=0), torch.zeros_like(features[0])
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)

@@ -105,11 +105,8 @@ class AnalyticVideoMap(_ArrayFields):
     zero_shot_weight: Floats
 
     def __call__(self, features: Floats, projected: Floats, layout: VectorLayout) -> Floats:
-        """Map video features to unit vectors ``[n, dim]``.
-
-        Args:
-            features: Features of the videos, ``[n, F]``.
-            projected: The backbone's own vectors for these features, ``[n, ≥ semantic]``.
+        """Map features ``[n, F]``, and the backbone's own vectors for them, ``[n, ≥ semantic]``, to unit vectors
+        ``[n, dim]``.
         """
         mapped = features @ self.weight + self.offset
         semantic, lexical = mapped[:, : layout.semantic], mapped[:, layout.semantic :]

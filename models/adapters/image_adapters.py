@@ -153,14 +153,7 @@ class LowRankUpdate(nn.Module):
 
 
 class LowRankImageTower(nn.Module):
-    """A backbone's image tower with low-rank updates.
-
-    Args:
-        backbone: Backbone to copy; it is not modified.
-
-    Attributes:
-        backbone: Copy whose image tower uses the updated weights.
-    """
+    """An image tower with low-rank updates, in a copy of its ``backbone``, which is not modified."""
 
     def __init__(self, backbone: Backbone, *, rank: int, scale: float) -> None:
         super().__init__()

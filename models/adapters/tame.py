@@ -126,12 +126,10 @@ class TameCondition:
         return self._deltas(layer, _OUTPUT, hidden, end)[0]
 
     def gates(self, layer: int, projections: slice, end_tokens: Tensor) -> Tensor:
-        """Compute the gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``.
+        """Compute the gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``, from end-of-text tokens' states
+        ``[C, n, d]``.
 
         Each row sums to one, or is zero for ``NO_EXPERT``.
-
-        Args:
-            end_tokens: States of the end-of-text tokens, ``[C, n, d]``.
         """
         routed = (end_tokens + self.prototypes[:, None]).unsqueeze(0)  # [1, C, n, d]
         router = self._select(self.weights.layers[layer].router, projections)  # [P, W, E, d]

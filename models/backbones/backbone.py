@@ -135,15 +135,10 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def pool_frames(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Project class tokens to unit vectors of videos and frames.
+        """Project class tokens to unit vectors of videos ``[n, dim]`` and frames ``[n, M, dim]``.
 
-        A video vector is the mean of its frames' projected class tokens, normalized only after averaging.
-
-        Args:
-            tokens: Tokens after the last block, ``[n, M, P+1, width]``.
-
-        Returns:
-            Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``.
+        A video vector is the mean of its frames' projected class tokens, normalized only after averaging. Tokens are
+        those after the last block, ``[n, M, P+1, width]``.
         """
         visual = self.clip.visual
         projected = visual.ln_post(tokens[:, :, 0]) @ visual.proj
@@ -151,13 +146,8 @@ class Backbone(nn.Module, ABC):
 
     @torch.no_grad()
     def video_features(self, frames: Tensor) -> Tensor:
-        """Average the class tokens before the projection over frames; closed-form maps use the result.
-
-        Args:
-            frames: ``uint8 [n, M, H, W, 3]``.
-
-        Returns:
-            ``float32 [n, feature_dim]``.
+        """Average the class tokens of frames ``uint8 [n, M, H, W, 3]`` before the projection,
+        ``float32 [n, feature_dim]``, for closed-form maps.
         """
         tokens = self.embed_frames(frames).flatten(0, 1)
         for block in self.visual_blocks:

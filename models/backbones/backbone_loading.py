@@ -32,11 +32,8 @@ _TINY_FRAMES = 8
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Look up how many frames a backbone reads per video, and their size, without loading its weights.
-
-    Raises:
-        BackboneUnavailable: No backbone has this name.
-        BackboneUnsupported: The architecture of a tower is not supported.
+    """Look up how many frames a backbone reads per video, and their size, without its weights; errors are those of
+    :func:`load_backbone`.
     """
     if name == _TINY:
         config = _tiny_config()

@@ -30,13 +30,8 @@ def probe_ids(vocabulary: int) -> npt.NDArray[np.int64]:
 class BertTokenizer:
     """Function from texts to token IDs ``[n, L]``, truncated to the maximum length and padded to the longest text.
 
-    It is immutable after construction: threads, and copies of a backbone, can share it.
-
-    Args:
-        tokenizer: The model's tokenizer, which is modified.
-
-    Raises:
-        BackboneUnsupported: The padding token is not BERT's.
+    It is immutable after construction: threads, and copies of a backbone, can share it. It modifies the model's
+    tokenizer; raise BackboneUnsupported if its padding token is not BERT's.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer, length: int) -> None:

@@ -221,11 +221,8 @@ _MEAN, _STD = 127, 128  # for normalization, in the 0..255 scale of the frames
 
 
 class EfficientNetEngine:
-    """The convolutions of an EfficientNet-Lite. Frames pass one by one: more activations would not fit the caches.
-
-    Args:
-        weights: Folded weights, see :mod:`models.backbones.small.small_backbone`.
-        size: Side of the square frames, pixels.
+    """The convolutions of an EfficientNet-Lite with folded weights (:mod:`models.backbones.small.small_backbone`).
+    Square frames of ``size`` pixels pass one by one: more activations would not fit the caches.
     """
 
     def __init__(self, weights: Mapping[str, Array], size: int) -> None:

@@ -26,15 +26,9 @@ class EngineUnavailable(ModelError):
 
 
 class FrozenTower(Generic[Engine]):
-    """A frozen tower's engine, compiled on first use.
+    """A frozen tower's engine, which a function compiles on first use; without one, the tower's weights may change.
 
     A copy has no engine, because backbones are copied in order to be trained.
-
-    Args:
-        compile_engine: Function that compiles the tower or raises an error; None for a tower whose weights may change.
-
-    Attributes:
-        is_frozen: Whether the tower may have an engine.
     """
 
     def __init__(self, compile_engine: Callable[[], Engine] | None = None) -> None:

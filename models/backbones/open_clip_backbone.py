@@ -27,11 +27,8 @@ from models.backbones.open_clip_files import OPEN_CLIP_PREFIX
 
 
 class OpenClipBackbone(Backbone):
-    """A CLIP dual encoder with open blocks.
-
-    Args:
-        clip: Model from open_clip; both towers must be plain pre-norm transformers
-            (:attr:`~models.backbones.open_clip_files.OpenClipFiles.has_open_blocks`).
+    """A CLIP dual encoder whose open blocks are plain pre-norm transformers
+    (:attr:`~models.backbones.open_clip_files.OpenClipFiles.has_open_blocks`).
     """
 
     has_open_blocks = True

@@ -51,13 +51,10 @@ _TEMPERATURE = ("logit_scale", "logit_bias")  # no vector depends on them
 
 
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Read how frames are sampled and resized from a model's configuration.
+    """Read how frames are sampled and resized; raise BackboneUnavailable, or BackboneUnsupported for other
+    preprocessing.
 
     Plain CLIPs that open_clip lists see cropped frames whatever their tag states, as their fingerprints say.
-
-    Raises:
-        BackboneUnavailable: See :func:`~models.backbones.open_clip_files.read_open_clip`.
-        BackboneUnsupported: The preprocessing is not supported.
     """
     files = read_open_clip(name)
     with _loading_errors(name):
@@ -80,11 +77,8 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 def load_open_clip(
     name: str, frames: int | None = None, *, text_only: bool = False
 ) -> OpenClipBackbone | FrozenEncoder:
-    """Load an open_clip model with its weights.
-
-    Raises:
-        BackboneUnavailable: The model is unknown, its files cannot be fetched, or the weights do not fit it.
-        BackboneUnsupported: The preprocessing or the text tower is not supported.
+    """Load an open_clip model with its weights; raise BackboneUnavailable if it is unknown, its files cannot be fetched
+    or do not fit, or BackboneUnsupported for its preprocessing or text tower.
     """
     files, spec = read_open_clip(name), open_clip_frame_spec(name, frames)
     if files.weights is None and not _tag_settings(files):

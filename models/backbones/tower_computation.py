@@ -38,13 +38,8 @@ _is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
 
 
 def compute_device(name: str) -> torch.device:
-    """Choose the device that runs the towers.
-
-    Args:
-        name: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
-
-    Raises:
-        ModelError: The name is unknown, or it is ``cuda`` and torch finds no usable GPU.
+    """Choose the device that runs the towers: ``cpu``, ``cuda``, or ``auto`` for a GPU if there is one; raise
+    ModelError if the name is unknown, or torch finds no usable GPU.
     """
     if name not in ("cpu", "cuda", "auto"):
         raise ModelError(f"device {name!r} is unknown: use cpu, cuda or auto")

@@ -74,23 +74,14 @@ _IMAGE_PARTS = ("vision_model", "visual_projection", "vision_projection")
 
 
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Read how frames are sampled and resized from a model's configuration.
-
-    Raises:
-        BackboneUnavailable: The model or folder does not exist; the message names the missing files.
-        BackboneUnsupported: The preprocessing is not supported.
-    """
+    """Read from a configuration how frames are sampled and resized; errors are those of :func:`load_transformers`."""
     with _loading_errors(name):
         return _read_preprocessing(name, frames).spec
 
 
 def load_transformers(name: str, frames: int | None = None, *, text_only: bool = False) -> FrozenEncoder:
-    """Load a dual encoder with its weights.
-
-    Raises:
-        BackboneUnavailable: The model or folder does not exist, or its weights do not fit; the message names the
-            missing files.
-        BackboneUnsupported: The model is no dual encoder, or its preprocessing is not supported.
+    """Load a dual encoder with its weights; raise BackboneUnavailable, which names missing files, or
+    BackboneUnsupported if it is no dual encoder, or for its preprocessing.
     """
     source = name.removeprefix(TRANSFORMERS_PREFIX)
     with _loading_errors(name):

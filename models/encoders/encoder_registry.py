@@ -81,12 +81,9 @@ def open_query_encoder(
     previous: QueryEncoder | None = None,
     unchanged_tasks: Collection[str] = (),
 ) -> QueryEncoder:
-    """Build a release's query encoder. See :class:`~models.encoders.query_encoder.QueryEncoderInputs` for arguments.
-
-    A backbone in torch is accepted, too.
-
-    Raises:
-        ReleaseError: The release's kind is unknown, or see :class:`~models.encoders.query_encoder.QueryEncoder`.
+    """Build a release's query encoder on a backbone, also one in torch, with
+    :class:`~models.encoders.query_encoder.QueryEncoderInputs`; raise ReleaseError if its kind is unknown, or as the
+    encoder does.
     """
     if not isinstance(backbone, QueryBackbone):
         from models.encoders.tower_query_backbone import TowerQueryBackbone

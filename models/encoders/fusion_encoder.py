@@ -110,12 +110,9 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
 
 
 def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
-    """Compute the frames' states ``[n, M, P+1, visual_width]`` after the image tower's last block.
-
-    :meth:`Backbone.pool_frames` turns them into video vectors.
-
-    Args:
-        frames: ``uint8 [n, M, H, W, 3]``, or their tokens before the first block.
+    """Compute the frames' states ``[n, M, P+1, visual_width]`` after the image tower's last block, from
+    ``uint8 [n, M, H, W, 3]`` or tokens before the first block; :meth:`Backbone.pool_frames` turns them into video
+    vectors.
     """
 
     def encode(part: Tensor) -> tuple[Tensor]:
@@ -130,12 +127,8 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
 
 
 def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:
-    """Compute the states ``[n, L, width]`` after the text tower's last block, given embeddings of the same shape.
-
-    :meth:`Backbone.pool_text` turns them into text vectors.
-
-    Args:
-        end: Position where each text ends, ``[n]``.
+    """Compute the states ``[n, L, width]`` after the text tower's last block, from embeddings of the same shape of
+    texts that end at ``end [n]``; :meth:`Backbone.pool_text` turns them into text vectors.
     """
     with forward_precision(backbone.device):
         hidden = run_text_blocks(backbone, embedded.unsqueeze(0), end)[0]

@@ -48,12 +48,9 @@ class QueryEncoderInputs:
     unchanged_tasks: Collection[str] = ()
 
     def pinned_release(self, task: str) -> ReleaseState:
-        """Look up the release that made a task's shard.
+        """Look up the release that made a task's shard; raise ReleaseError if it is missing.
 
         After the task's upgrade, a release of another lineage searches it, and this one takes its place.
-
-        Raises:
-            ReleaseError: The release is missing.
         """
         if task not in self.pinned:
             raise ReleaseError(f"the release that made the shard of task {task!r} is missing")

@@ -52,32 +52,19 @@ class TextCondition(Protocol):
         ...
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """Compute the change of the token embeddings.
-
-        Args:
-            ids: Token IDs ``[n, L]``, or ``[C, n, L]`` with separate texts for each candidate.
-
-        Returns:
-            ``[C, n, L, d]``; None if token embeddings do not change.
+        """Compute the change of token embeddings ``[C, n, L, d]``, None without any, for IDs ``[n, L]``, or
+        ``[C, n, L]`` with other texts for each candidate.
         """
         ...
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
-        """Compute the changes of query, key and value in a block, each ``[C, n, L, d]``.
-
-        Args:
-            hidden: Input of the projections, ``[C, n, L, d]``.
-            end: Position where each text ends, ``[n]`` or ``[C, n]``.
+        """Compute the changes of query, key and value in a block, each ``[C, n, L, d]``, from the input of the
+        projections ``[C, n, L, d]``; texts end at ``end [n]`` or ``[C, n]``.
         """
         ...
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """Compute the change of the out-projection in a block, ``[C, n, L, d]``.
-
-        Args:
-            hidden: Concatenated heads, ``[C, n, L, d]``.
-            end: Position where each text ends, ``[n]`` or ``[C, n]``.
-        """
+        """Compute the change of the out-projection in a block from concatenated heads, both ``[C, n, L, d]``."""
         ...
 
 
@@ -151,13 +138,8 @@ def frame_tokens(backbone: Backbone, frames: Tensor) -> Tensor:
 
 @torch.no_grad()
 def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
-    """Run frames through the first blocks of the image tower, in the precision of the context.
-
-    Args:
-        frames: ``uint8 [n, M, H, W, 3]``.
-
-    Returns:
-        Tokens ``[n, M, P+1, width]``; only class tokens, P = 0, if these are all blocks.
+    """Run frames ``uint8 [n, M, H, W, 3]`` through the first blocks of the image tower, in the context's precision, to
+    tokens ``[n, M, P+1, width]``; only class tokens, P = 0, if these are all blocks.
     """
     with forward_precision(backbone.device):
         return _run_image_blocks(backbone, backbone.embed_frames(frames), range(count), None)

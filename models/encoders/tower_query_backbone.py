@@ -41,11 +41,9 @@ _packed_backbones: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = Weak
 def pack_text_tower(backbone: Backbone) -> Backbone:
     """Pack a backbone's text tower in its ``query_precision``, once per backbone.
 
-    The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
-
-    Returns:
-        A packed backbone, or the backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its
-        blocks cannot be packed.
+    The weights of the text tower must not change afterwards. The result shares everything else with the backbone, and
+    is the backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks cannot be
+    packed.
     """
     precision = backbone.query_precision
     if not backbone.has_open_blocks:
@@ -63,11 +61,8 @@ def pack_text_tower(backbone: Backbone) -> Backbone:
 
 
 class PackedLinear(nn.Module):
-    """Linear layer x ↦ Wx + b with a packed matrix, for inference only. Input and output are single precision.
-
-    Args:
-        weight: ``[out, in]``; copied.
-        bias: ``[out]``.
+    """Linear layer x ↦ Wx + b with a packed copy of W ``[out, in]`` and b ``[out]``, for inference only, in and out of
+    single precision.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:

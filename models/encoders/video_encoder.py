@@ -59,12 +59,8 @@ class VideoEncoder:
     def encode(self, frames: Tensor, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
         """Encode each clip for each task, to unit vectors ``[n, len(tasks), dim]`` in the spaces of their shards.
 
-        Args:
-            frames: ``uint8 [n, M, H, W, 3]``, with the backbone's frame size, and its frame count or one frame each.
-
-        Raises:
-            ReleaseError: A task is unknown, the frames have another shape, or a release lacks the weights that its
-                shard was embedded with.
+        Frames are ``uint8 [n, M, H, W, 3]`` of the backbone's size, as many as it reads or one each. Raise ReleaseError
+        for other frames, an unknown task, or a release without the weights that its shard was embedded with.
         """
         count, (height, width) = self._backbone.spec.frames, self._backbone.spec.shape
         if tuple(frames.shape[1:]) not in ((count, height, width, 3), (1, height, width, 3)):

@@ -122,12 +122,7 @@ class TaskLineage:
 
 
 class Lineage(NamedTuple):
-    """Releases that continue each other: those of one encoder.
-
-    Attributes:
-        releases: IDs, newest first.
-        tasks: Tasks of the newest release, in learned order.
-    """
+    """Releases of one encoder that continue each other, newest first, and the newest one's tasks in learned order."""
 
     releases: tuple[str, ...]
     tasks: tuple[ReleaseTask, ...]

@@ -164,11 +164,8 @@ def logistic(log_odds: Floats) -> Floats:
 def answer_features(scores: Floats, evidence: TextEvidence) -> Floats:
     """Compute the features of a whole list, ``[4]``; a larger one makes an answer likelier.
 
-    They are the first score, the evidence of words, the evidence of captions, and the coverage.
-
-    Args:
-        scores: Scores ``[n]``, best first, from the top of the list.
-        evidence: Evidence that the text gives for the searched tasks.
+    They are the first of the scores ``[n]``, best first, and the text's evidence of words, evidence of captions, and
+    coverage.
     """
     first = float(scores[0]) if len(scores) else 0.0
     return np.array([first, evidence.words, evidence.captions, evidence.coverage])
@@ -224,11 +221,8 @@ DEFAULT_VISUAL_SCORE = VisualScore(6.25, 0.15)
 
 
 def fit_visual_score(described: Sequence[float], others: Sequence[Floats]) -> VisualScore | None:
-    """Fit the visual score of an encoder; None without captions.
-
-    Args:
-        described: Cosine of the described video, for each caption.
-        others: Cosines of some other videos. As the described one, they were not learned with their captions.
+    """Fit the visual score of an encoder, None without captions, to the cosine of each caption's video, and those of
+    some other videos, of which none was learned with its captions.
     """
     pairs = [(cosine, rest) for cosine, rest in zip(described, others, strict=True) if len(rest)]
     if not pairs:

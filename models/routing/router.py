@@ -55,10 +55,8 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
     """Compute each task's log-probability for each text, ``[n, T]``; the probabilities of a text sum to one.
 
     A task without captions has no routing evidence of its own; it gets the score of the likeliest other task.
-
-    Args:
-        presence: ``[n, V]``, see :func:`~models.routing.routing_profiles.piece_presence`.
-        profiles: ``[T, V]``, see :func:`~models.routing.routing_profiles.token_profile`.
+    Arguments: :func:`~models.routing.routing_profiles.piece_presence` ``[n, V]`` and
+    :func:`~models.routing.routing_profiles.token_profile` ``[T, V]``.
     """
     scores = presence @ profiles.T
     fill_uncaptioned(scores, captioned_tasks(profiles))
@@ -111,11 +109,8 @@ class Router:
     def word_evidence(
         self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]
     ) -> tuple[Floats, Floats]:
-        """Compute what the captions of some tasks say about a text's distinct word pieces.
-
-        Returns:
-            The sum of the tokens' profile values, in nats, ``[len(tasks)]``, and the share of the tokens that the
-            captions contain, ``[len(tasks)]``.
+        """Compute what the captions of some tasks say about a text's distinct word pieces: the sum of their profile
+        values, in nats, and the share of them that the captions contain, each ``[len(tasks)]``.
         """
         spans = [np.arange(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
         entries = np.concatenate(spans or [tokens[:0]])
@@ -131,12 +126,7 @@ def captioned_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
 
 
 def fill_uncaptioned(scores: npt.NDArray[np.floating], has_captions: npt.NDArray[np.bool_]) -> None:
-    """Give tasks without captions, in place, the score of the likeliest other task.
-
-    Args:
-        scores: Scores of texts and tasks, ``[..., T]``.
-        has_captions: Whether each task has captions, ``[T]``.
-    """
+    """Give tasks without captions, in place, the score of the likeliest other task, in scores ``[..., T]``."""
     if has_captions.any() and not has_captions.all():
         scores[..., ~has_captions] = scores[..., has_captions].max(axis=-1, keepdims=True)
 

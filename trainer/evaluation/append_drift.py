@@ -71,10 +71,7 @@ def measure_drift(
     """Compare the recalls of appended videos and the domain's own; None unless both have captions.
 
     The depth k is the smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10: recalls
-    far from 0 and 1 show differences best.
-
-    Args:
-        fold: Fold that contains the domain's captions, to rank them as if they had not been learned.
+    far from 0 and 1 show differences best. With a fold, its captions are ranked as if they had not been learned.
     """
     if not domain or not appended:
         return None
@@ -95,13 +92,11 @@ def measure_drift(
 def difference_interval(
     first: int, first_total: int, second: int, second_total: int, z: float = _Z
 ) -> tuple[float, float]:
-    """Compute the confidence interval of a difference between two shares, from the score intervals of both.
+    """Compute the confidence interval of a difference between two shares, from the score intervals of both; the default
+    quantile ``z`` of the normal distribution gives 99 %.
 
     Newcombe, "Interval estimation for the difference between independent proportions: comparison of eleven methods",
     Statistics in Medicine, 1998, method 10.
-
-    Args:
-        z: Quantile of the normal distribution; the default gives 99 %.
     """
     p, q = first / first_total, second / second_total
     low, high = _score_interval(p, first_total, z)

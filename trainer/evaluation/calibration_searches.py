@@ -37,12 +37,7 @@ SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
 
 @dataclass(frozen=True)
 class CalibrationTask:
-    """A task's videos except the held-out ones, and a sample of its validation captions.
-
-    Attributes:
-        ids: Vector IDs of the videos that can be retrieved.
-        captions: Vector ID and text of each caption.
-    """
+    """A task's videos except the held-out ones, by ID, and a sample of its validation captions with their videos."""
 
     task: str
     shard: ShardVectors

@@ -77,11 +77,8 @@ def fit_confidence(
 ) -> ConfidenceModel | None:
     """Fit the confidence model of a release; None with too few captions.
 
-    Cross-validation over captions estimates its calibration error.
-
-    Args:
-        fitted: Captions of training videos, with their results in their own task. Without others that were not learned,
-            they do not count in the visual score.
+    Cross-validation over captions estimates its calibration error. Of ``fitted`` captions of training videos, those
+    without other videos that were not learned do not count in the visual score.
     """
     fitted = remaining_captions(tasks, fitted)
     labeled = label_results(

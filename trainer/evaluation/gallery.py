@@ -182,12 +182,7 @@ def recall_at(ranks: Floats, k: int) -> float:
 
 @dataclass(frozen=True)
 class Recall:
-    """Retrieval figures for a set of queries. Recalls are 0..1.
-
-    Attributes:
-        medr: Median rank, from 1.
-        meanr: Mean rank, from 1.
-    """
+    """Retrieval figures for a set of queries: recalls 0..1, median and mean rank from 1."""
 
     r1: float
     r5: float

@@ -229,11 +229,8 @@ def _query_vectors(
 ) -> Iterator[tuple[int, Vectors]]:
     """Yield each task that some of a task's queries are scored against, with their vectors ``[n, dim]``.
 
-    Where no video of a shard can reach the score of a query's own video, the query is not encoded: its vector is zero,
-    with which no video reaches that score either.
-
-    Args:
-        needed: Lowest score of each query that can change its rank, ``[n]``; None if every score counts.
+    Where no video of a shard can reach the score that a query ``needed`` (``[n]``; None: every one counts), the query
+    is not encoded: its vector is zero, with which no video reaches that score either.
     """
     task, pinned, mode = tasks[task_index], queries[rows], encoder.modes[-1]
     yield task_index, pinned
@@ -287,13 +284,10 @@ def _digest_queries(gallery: Gallery) -> str:
 
 
 def select_measured_tasks(tasks: Sequence[str]) -> frozenset[str]:
-    """Select at most :data:`MAX_MEASURED_TASKS` evenly spaced tasks, and the newest.
+    """Select, of tasks in learned order, at most :data:`MAX_MEASURED_TASKS` evenly spaced ones, and the newest.
 
     The distance is a power of two, so a growing library stops measuring tasks but never resumes one: the remaining
     tasks' columns are complete.
-
-    Args:
-        tasks: IDs of the tasks with queries, in order of learning.
     """
     distance = 1
     while len(tasks) > MAX_MEASURED_TASKS * distance:

@@ -96,12 +96,7 @@ def measure_background(backbone: Backbone) -> TextBackground:
 
 
 def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> AnalyticQueryMap:
-    """Build a domain's query map.
-
-    Args:
-        center: Vector that is subtracted from queries to the domain, ``[semantic]``.
-        captions: Vectors of all training captions, ``[m, semantic]``.
-    """
+    """Build a domain's query map from its center ``[semantic]``, training captions ``[m, semantic]`` and lexicon."""
     return AnalyticQueryMap(
         center=center.float().numpy(),
         caption_mean=(captions.mean(0).float() * len(captions) / (len(captions) + 1)).numpy(),

@@ -71,13 +71,10 @@ class Ccmr(WeightPenaltyMethod):
 
 
 def ranking_loss(positive: Tensor, negatives: Tensor, margin: float) -> Tensor:
-    """Compute one direction of equation 3: the hinge loss of positive distance + margin − negative distance.
+    """Compute a direction of equation 3: the hinge loss of distances ``[B]`` to positives + margin − ``[B, N]`` to
+    negatives.
 
     The loss is a mean over triplets instead of a sum, so that it does not depend on the batch size.
-
-    Args:
-        positive: ``[B]`` distances from queries to their positives.
-        negatives: ``[B, N]`` distances from queries to their negatives.
     """
     if not negatives.numel():
         return 0 * positive.sum()

@@ -45,13 +45,11 @@ class MethodRegistry:
         }
 
     def configure(self, name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
-        """Validate ``settings`` on top of the method's recipe.
+        """Validate ``settings`` on top of the method's recipe; raise MethodError for an unknown method, or all invalid
+        settings.
 
         A recipe has a ``default`` section and optional sections, named after backbones, that override it; without its
         own, ``lite2`` takes that of ``small``.
-
-        Raises:
-            MethodError: The method is unknown, or a setting is unknown or out of range; the message lists each.
         """
         if name not in self.methods:
             raise MethodError(f"unknown method {name!r}: choose one of {', '.join(self.methods)}")

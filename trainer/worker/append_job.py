@@ -66,23 +66,16 @@ log = structlog.get_logger(__name__)
 
 
 class AppendMeasurement(NamedTuple):
-    """What an append's captions show; each part is None with too few captions.
-
-    Attributes:
-        drift: Drift of the appended videos from their domain.
-        confidence: Confidence model of the release, with the appended videos and captions.
-    """
+    """An append's drift from its domain, and the release's confidence model with it; None with too few captions."""
 
     drift: Drift | None = None
     confidence: ConfidenceModel | None = None
 
 
 def _domain_captions(domain: str, ids: Ids, splits: Sequence[str], append: str | None = None) -> list[Query]:
-    """Read the first captions of a domain's videos in the given splits, up to a limit.
+    """Read the first captions of a domain's videos in the given splits, among ``ids`` and up to a limit.
 
-    Args:
-        ids: Vector IDs of the videos to consider.
-        append: Append whose videos count too; then the newest videos come first.
+    The videos of an append count too, if one is given; then the newest come first.
     """
     chosen = (Video.task_id == domain) & Video.effective_split.in_(splits)
     if append is not None:
@@ -169,11 +162,8 @@ def process_append(claim: Claim) -> None:
 
 
 def _require_one_release(library: Library, domain: str, segments: Sequence[SegmentEntry] = ()) -> None:
-    """Check that catalog, index and new segments agree about a domain's release.
-
-    Raises:
-        UpgradeUnfinished: Only the index has the domain's upgrade, or its undoing.
-        DomainChanged: The domain was upgraded since the segments were embedded.
+    """Check that catalog, index and new segments agree about a domain's release; raise UpgradeUnfinished if only the
+    index has its upgrade or undoing, or DomainChanged if it was upgraded since the segments were embedded.
     """
     release = library.manifest.shards[domain].release
     if any(segment.release != release for segment in segments):
@@ -187,13 +177,8 @@ def _require_one_release(library: Library, domain: str, segments: Sequence[Segme
 def _require_own_vectors(
     claim: Claim, library: Library, backbone: Backbone, task: TaskData, stored: Ids
 ) -> None:
-    """Check that the vectors in a shard belong to an append's videos, and not to others with the same IDs.
-
-    Args:
-        stored: The append's vector IDs that the domain's shard contains.
-
-    Raises:
-        VectorIdsTaken: The vectors belong to other videos, which a restored catalog does not know.
+    """Check that ``stored`` vectors in a shard belong to an append's videos; raise VectorIdsTaken if they belong to
+    others with the same IDs, which a restored catalog does not know.
     """
     domain = claim.task.target_id or ""
     manifest = library.manifest
@@ -243,10 +228,8 @@ def _measure(
 ) -> AppendMeasurement:
     """Compare how well the domain's encoder finds appended videos and the domain's, and calibrate the release again.
 
-    The shard is the one that will be published with these segments. If measuring fails, the append does not.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+    The shard is the one that will be published with these segments. If measuring fails, the append does not, except for
+    the errors of ``Claim.progress``.
     """
     if not any(clip.captions for clip in task.clips):
         return AppendMeasurement()
@@ -297,11 +280,9 @@ def _measure(
 def _store_calibration(
     claim: Claim, library: Library, domain: str, confidence: ConfidenceModel, *, is_published: bool
 ) -> None:
-    """Store a confidence model before publishing, so that the first search in the new generation uses it.
+    """Store a confidence model of a library before publishing, so that the first search in the new generation uses it.
 
-    Args:
-        library: Library that the model was fitted to.
-        is_published: Whether the manifest already lists the append.
+    If the append ``is_published``, it is that of this generation.
     """
     manifest, release = library.manifest, library.newest_release(domain=domain)
     with claim.transaction() as session:

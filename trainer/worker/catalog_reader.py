@@ -139,13 +139,10 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
 def library_captions(
     task: Task, domain: str, tasks: Collection[str], unpublished: str | None = None
 ) -> LibraryCaptions:
-    """Read the captions that calibrate a domain's release.
+    """Read the captions that calibrate a domain's release, with those of videos appended to ``tasks``.
 
-    Calibration does not use videos that a user holds out, and must not find both a video and its original.
-
-    Args:
-        tasks: Tasks whose appended videos count.
-        unpublished: Append whose videos count too, although they do not belong to its domain yet.
+    Calibration does not use videos that a user holds out, and must not find both a video and its original. The videos
+    of an ``unpublished`` append count too, although they do not belong to its domain yet.
     """
     rows = _captioned_videos(domain, (Video.effective_split == "test") & ~_IS_DERIVED)
     by_task = _by_task((held_out, vector_id) for held_out, vector_id, _ in rows)
@@ -324,10 +321,8 @@ def embed_task_moments(
     """Plan the moments of the task's long videos, then yield the IDs and vectors ``[n, dim]`` of each video's moments.
 
     If a video cannot be decoded, its moments are removed from the catalog. A new attempt replaces all moments of the
-    previous one, so that the catalog lists exactly the published moments. An upgrade keeps the moments of its domain.
-
-    Raises:
-        FramesMissing: A video of an upgrade cannot be decoded.
+    previous one, so that the catalog lists exactly the published moments. An upgrade keeps the moments of its domain,
+    and raises FramesMissing if a video cannot be decoded.
     """
     videos = plan_moments(claim, task)
     uris = {video.vector_id: uri for video, uri in videos}

@@ -254,9 +254,8 @@ def publish_task(
 ) -> None:
     """Publish release and shard in the manifest, and record both in the catalog.
 
-    Args:
-        task: Videos of the shard; those deleted since are published as tombstones.
-        left: Vector IDs of videos that a partial upgrade could not read.
+    Videos of the shard that were deleted since are published as tombstones; ``left`` are those that a partial upgrade
+    could not read.
     """
     state, release, shard = written.state, written.release, written.shard
     with index_lock(claim.tick), claim.publishing() as publication:

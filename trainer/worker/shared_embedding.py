@@ -262,12 +262,7 @@ def _embed_chunk(
 
 
 def _open_encoder(domain: str, target: str | None, folder: PartFolder, backbone: Backbone) -> Embed:
-    """Open the encoder for a task's chunks: that of the domain to append to, or of the release just learned.
-
-    Args:
-        domain: Domain that the task learns, or the append.
-        target: Domain to append to.
-    """
+    """Open the encoder for a task's chunks: that of the domain to append to (target), or the one just learned."""
     if target is not None:
         return partial(embed_clips, open_library().video_encoder(backbone, target))
     release = read_video_release(folder.encoder_path)

@@ -52,11 +52,8 @@ _HEAD_WIDTH = 64
 
 
 class FrameBlock(nn.Module, OpenBlock):
-    """A pre-norm block, a function on tokens ``[..., P+1, width]``.
-
-    Attributes:
-        attention: Self-attention among a frame's tokens; None in a frozen block.
-        perceptron: Perceptron with one hidden layer of the same width; None in a frozen block.
+    """A pre-norm block, a function on tokens ``[..., P+1, width]``; a frozen one has neither ``attention`` nor
+    ``perceptron``.
     """
 
     attention: nn.MultiheadAttention | None

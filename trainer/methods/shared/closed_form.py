@@ -49,12 +49,7 @@ class RegressionSums:
         return cls(*(torch.zeros(size, dtype=torch.float64) for size in sizes))
 
     def add(self, features: Tensor, targets: Tensor) -> RegressionSums:
-        """Return new sums that include n more videos.
-
-        Args:
-            features: x, ``[n, F]``.
-            targets: y, ``[n, D]``.
-        """
+        """Return new sums that include n more videos, with x ``[n, F]`` and y ``[n, D]``."""
         x, y = features.double().cpu(), targets.double().cpu()
         return RegressionSums(
             self.count + len(x),
@@ -65,13 +60,8 @@ class RegressionSums:
         )
 
     def solve(self, penalty: float) -> tuple[Tensor, Tensor]:
-        """Solve the ridge regression xW + b on standardized features.
-
-        Args:
-            penalty: Penalty ρ on squared weights.
-
-        Returns:
-            W ``[F, D]`` and b ``[D]``, float64. Without videos, both are zero.
+        """Solve the ridge regression xW + b on standardized features with a penalty ρ on squared weights: W ``[F, D]``
+        and b ``[D]``, float64; both are zero without videos.
         """
         n = float(self.count)
         if not n:

@@ -39,12 +39,7 @@ class WeightPenaltyConfig(FinetuneConfig):
 
 
 class WeightPenaltyMethod(Finetune):
-    """Fine-tuning of both towers with a quadratic penalty on important weights.
-
-    Attributes:
-        importance: Ω.
-        anchor: θ*.
-    """
+    """Fine-tuning of both towers with a quadratic penalty on the distance of important weights (Ω) to an anchor, θ*."""
 
     config_class: ClassVar[type[WeightPenaltyConfig]] = WeightPenaltyConfig
     config: WeightPenaltyConfig
