@@ -5,10 +5,10 @@ Unknown query parameters are refused: ignoring a misspelled filter would return 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 from urllib.parse import urlencode
 
-from fastapi import Depends, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
@@ -26,43 +26,19 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Page(Protocol):
-    @property
-    def next_cursor(self) -> str | None: ...
+def page_links(request: Request, next_cursor: str | None) -> dict[str, str]:
+    """Return the ``Link`` header of a list page (RFC 8288); empty on the last page.
 
-
-_PageT = TypeVar("_PageT", bound=_Page)
-
-
-class PageLink:
-    """The ``Link`` header of a list page (RFC 8288)."""
-
-    def __init__(self, request: Request, response: Response) -> None:
-        self._request = request
-        self._response = response
-
-    def add(self, page: _PageT) -> _PageT:
-        """Add a link to the next page, if there is one; returns the page.
-
-        The link contains only the query, so that it stays valid behind a proxy that changes the path.
-        """
-        self._response.headers.update(self.headers(page))
-        return page
-
-    def headers(self, page: _Page) -> dict[str, str]:
-        """Return the header with the next page; empty on the last page."""
-        if page.next_cursor is None:
-            return {}
-        given = self._request.query_params.multi_items()
-        parameters = [(name, value) for name, value in given if name != "cursor"]
-        return {"Link": f'<?{urlencode([*parameters, ("cursor", page.next_cursor)])}>; rel="next"'}
+    The link contains only the query, so that it stays valid behind a proxy that changes the path.
+    """
+    if next_cursor is None:
+        return {}
+    given = request.query_params.multi_items()
+    parameters = [(name, value) for name, value in given if name != "cursor"]
+    return {"Link": f'<?{urlencode([*parameters, ("cursor", next_cursor)])}>; rel="next"'}
 
 
 # These functions are async because FastAPI runs plain functions in a thread, which costs more than the work itself.
-
-
-async def _page_link(request: Request, response: Response) -> PageLink:
-    return PageLink(request, response)
 
 
 async def _query_service(request: Request) -> Any:
@@ -80,7 +56,6 @@ if TYPE_CHECKING:
 else:
     QueryDep = Annotated[Any, Depends(_query_service)]
 CallerDep = Annotated[str, Depends(_caller)]
-PageLinkDep = Annotated[PageLink, Depends(_page_link)]
 IdempotencyKey = Annotated[
     str | None,
     Header(

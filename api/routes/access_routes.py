@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 
-from api.dependencies import NoParameters, PageLinkDep
+from api.dependencies import NoParameters, page_links
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas import access
 from service.access import audit_log, credentials, users
@@ -94,10 +94,14 @@ def end_session(session_id: str) -> None:
 
 @router.get("/audit")
 @requires("admin")
-def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditFilters, Query()]) -> access.AuditPage:
+def list_audit_entries(
+    request: Request, response: Response, parameters: Annotated[AuditFilters, Query()]
+) -> access.AuditPage:
     """List the audit log in pages, newest first by default.
 
     An entry is a change to the library or to its access, with actor, time and address. Sign-ins and refused keys are
     included, searches are not.
     """
-    return links.add(audit_log.list_entries(parameters))
+    page = audit_log.list_entries(parameters)
+    response.headers.update(page_links(request, page.next_cursor))
+    return page

@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from pydantic import Field
 
 from api.conditional_responses import conditional_response, range_response
-from api.dependencies import NoParameters, PageLinkDep, QueryDep
+from api.dependencies import NoParameters, QueryDep, page_links
 from api.openapi import UNCHANGED, file_response
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
@@ -77,24 +77,19 @@ def get_library(request: Request, service: QueryDep, _parameters: NoParameters) 
 @router.get("/shards", response_model=library.ShardPage, responses=UNCHANGED)
 @requires("search")
 def list_shards(
-    request: Request,
-    links: PageLinkDep,
-    service: QueryDep,
-    parameters: Annotated[ShardFilters, Query()],
+    request: Request, service: QueryDep, parameters: Annotated[ShardFilters, Query()]
 ) -> Response:
     """List published shards in pages, with domain, size and faults."""
     page = library_listing.list_shards(parameters, service.snapshots.degraded())
-    return conditional_response(request, page, headers=links.headers(page))
+    return conditional_response(request, page, headers=page_links(request, page.next_cursor))
 
 
 @router.get("/releases", response_model=library.ReleasePage, responses=UNCHANGED)
 @requires("search")
-def list_releases(
-    request: Request, links: PageLinkDep, parameters: Annotated[ReleaseFilters, Query()]
-) -> Response:
+def list_releases(request: Request, parameters: Annotated[ReleaseFilters, Query()]) -> Response:
     """List releases in pages, with method, kind and size. `current` marks the served release."""
     page = library_listing.list_releases(parameters)
-    return conditional_response(request, page, headers=links.headers(page))
+    return conditional_response(request, page, headers=page_links(request, page.next_cursor))
 
 
 @router.post("/releases/{release_id}/serve")

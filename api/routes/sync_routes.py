@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from api.dependencies import NoParameters, PageLinkDep
+from api.dependencies import NoParameters, page_links
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import FollowedSource, StoredFilePage, SyncDetails, SyncedFilesPatch, SyncSpec
 from service.core.list_parameters import SyncedFileFilters
@@ -37,10 +37,12 @@ def list_syncs(_parameters: NoParameters) -> list[SyncDetails]:
 @router.get("/files")
 @requires("search")
 def list_synced_files(
-    links: PageLinkDep, parameters: Annotated[SyncedFileFilters, Query()]
+    request: Request, response: Response, parameters: Annotated[SyncedFileFilters, Query()]
 ) -> StoredFilePage:
     """List the files that domains follow, as the last sync saw them. `next_cursor` continues with the next page."""
-    return links.add(synced_files.list_files(parameters))
+    page = synced_files.list_files(parameters)
+    response.headers.update(page_links(request, page.next_cursor))
+    return page
 
 
 @router.put("/files", status_code=204)

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
-from api.dependencies import CallerDep, IdempotencyKey, NoParameters, PageLinkDep, parse_json
+from api.dependencies import CallerDep, IdempotencyKey, NoParameters, page_links, parse_json
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_middleware import MAX_FORM_FIELDS, MAX_FORM_FILES, api_link
 from api.request_threads import StreamLimit, run_long
@@ -93,13 +93,13 @@ async def append_videos(
 
 @router.get("", response_model=list[tasks.TaskDetails], responses=UNCHANGED)
 @requires("search")
-def list_tasks(request: Request, links: PageLinkDep, parameters: Annotated[TaskFilters, Query()]) -> Response:
+def list_tasks(request: Request, parameters: Annotated[TaskFilters, Query()]) -> Response:
     """List tasks, by default in queue order. `into` is null for domains, and set for appends and upgrades.
 
     With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
     page = library_listing.list_tasks(parameters)
-    return conditional_response(request, page.tasks, headers=links.headers(page))
+    return conditional_response(request, page.tasks, headers=page_links(request, page.next_cursor))
 
 
 @router.get("/{task_id}", response_model=tasks.TaskDetails, responses=UNCHANGED)

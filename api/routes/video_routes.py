@@ -14,7 +14,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response, remote_response
-from api.dependencies import CallerDep, ExplanationParameters, PageLinkDep, QueryDep, SimilarParameters
+from api.dependencies import CallerDep, ExplanationParameters, QueryDep, SimilarParameters, page_links
 from api.openapi import EDIT_PROBLEMS, UNCHANGED, file_response
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas import videos
@@ -48,12 +48,10 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 
 @router.get("", response_model=videos.VideoPage, responses=UNCHANGED)
 @requires("search")
-def list_videos(
-    request: Request, links: PageLinkDep, parameters: Annotated[VideoFilters, Query()]
-) -> Response:
+def list_videos(request: Request, parameters: Annotated[VideoFilters, Query()]) -> Response:
     """List videos in pages. `next_cursor` and the `Link` header continue with the next page."""
     page = library_listing.list_videos(parameters)
-    return conditional_response(request, page, headers=links.headers(page))
+    return conditional_response(request, page, headers=page_links(request, page.next_cursor))
 
 
 @router.get("/{video_id}", response_model=videos.VideoDetails, responses=UNCHANGED)
@@ -231,11 +229,13 @@ def give_feedback(request: Request, spec: videos.FeedbackSpec) -> videos.Feedbac
 @feedback_router.get("")
 @requires("search")
 def list_feedback(
-    request: Request, links: PageLinkDep, parameters: Annotated[FeedbackFilters, Query()]
+    request: Request, response: Response, parameters: Annotated[FeedbackFilters, Query()]
 ) -> videos.FeedbackPage:
     """List feedback in pages, newest first by default. Administrators see everyone's feedback, others their own."""
     parameters.own |= _principal(request).scope != "admin"
-    return links.add(video_changes.list_feedback(parameters))
+    page = video_changes.list_feedback(parameters)
+    response.headers.update(page_links(request, page.next_cursor))
+    return page
 
 
 @feedback_router.delete("/{feedback_id}", status_code=204)

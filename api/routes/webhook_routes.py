@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from api.dependencies import NoParameters, PageLinkDep
+from api.dependencies import NoParameters, page_links
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas import webhooks
 from service.core.list_parameters import PageParameters
@@ -61,13 +61,15 @@ def test_webhook(webhook_id: str) -> webhooks.DeliveryDetails:
 @router.get("/{webhook_id}/deliveries")
 @requires("admin")
 def list_deliveries(
-    webhook_id: str, links: PageLinkDep, parameters: Annotated[PageParameters, Query()]
+    webhook_id: str, request: Request, response: Response, parameters: Annotated[PageParameters, Query()]
 ) -> webhooks.DeliveryPage:
     """List a webhook's messages in pages, newest first, with attempts and last responses.
 
     Messages are kept for 7 days.
     """
-    return links.add(endpoints.list_deliveries(webhook_id, parameters))
+    page = endpoints.list_deliveries(webhook_id, parameters)
+    response.headers.update(page_links(request, page.next_cursor))
+    return page
 
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202)

@@ -71,7 +71,6 @@ class SyncDetails(ResponseModel):
 
 _NO_NUL = r"^[^\x00]*$"
 Stored = Annotated[int, Field(ge=-(2**63), lt=2**63)] | None
-Digest = Annotated[str, Field(max_length=64, pattern=_NO_NUL)] | None
 
 
 class SyncedFile(RequestModel):
