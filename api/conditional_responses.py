@@ -32,9 +32,8 @@ from service.storage.library_files import open_remote_video
 _HASH_BYTES = 12
 _SINGLE_RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
 _Body = BaseModel | Sequence[BaseModel]
-_READERS = CapacityLimiter(
-    16
-)  # own threads, so that unresponsive sources don't occupy those of other requests
+# Own threads, so that unresponsive sources don't occupy those of other requests.
+_READERS = CapacityLimiter(16)
 # Fewer than the connections to web servers, because paused players hold them.
 VIDEOS = StreamLimit("remote videos", "close one of them", most=48, most_of_caller=24)
 _PAUSE = 10  # seconds after which a client may try again

@@ -206,7 +206,9 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
             name_variable = functools.partial(variable_name, Settings)
             return "The settings in the environment are not valid.", _field_messages(error, name_variable)
         if error.title.endswith(_REQUEST_MODELS):
-            return "The request is not valid.", _field_messages(error, _field_name)
+            return "The request is not valid.", _field_messages(
+                error, lambda location: ".".join(map(str, location))
+            )
         return (
             f"The service sent an unexpected response ({error.title}).",
             "Check that service and command have the same version: cinestrata --version",
@@ -241,10 +243,6 @@ def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...
         prefix = f"{name(e['loc'])}: " if e["loc"] else ""
         messages.setdefault(prefix, []).append(e["msg"].removeprefix("Value error, "))
     return "\n".join(f"{prefix}{', or: '.join(alternatives)}" for prefix, alternatives in messages.items())
-
-
-def _field_name(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location)
 
 
 def _silence_console(as_json: bool) -> bool:

@@ -83,9 +83,7 @@ def _open_client(request: Request | None) -> httpx.AsyncClient:
         raise AssertionError("an agent over HTTP sends a request")
     headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}
     headers[tracing.REQUEST_ID_HEADER] = correlation_id.get() or ""
-    headers[change_sequence.HEADER] = str(
-        change_sequence.LATEST
-    )  # agents have no session that keeps a number
+    headers[change_sequence.HEADER] = str(change_sequence.LATEST)  # agents keep no number
     transport = httpx.ASGITransport(
         request.app, raise_app_exceptions=False, client=(client_address(request), 0)
     )

@@ -167,7 +167,15 @@ def sync(
             vanished=vanished,
             captions_from_names=captions_from_names,
         )
-        _register_sync(connect(url, data), spec, is_named=name is not None)
+        client = connect(url, data)
+        if name is None:
+            _require_own_name(client, spec)
+        registered = client.register_sync(spec)
+        print_json(registered)
+        console.print(
+            f"{registered.name} follows {registered.source} every {_format_interval(registered.every_seconds)}."
+        )
+        print_notice(client)
         return
     run_sync(
         source,
@@ -346,16 +354,6 @@ def syncs(
             Text(sync.error, style="red") if sync.error else Text(_format_counts(sync)),
         )
     console.print(table)
-
-
-def _register_sync(client: ServiceClient, spec: SyncSpec, *, is_named: bool) -> None:
-    """Register a sync that workers run at its interval."""
-    if not is_named:
-        _require_own_name(client, spec)
-    sync = client.register_sync(spec)
-    print_json(sync)
-    console.print(f"{sync.name} follows {sync.source} every {_format_interval(sync.every_seconds)}.")
-    print_notice(client)
 
 
 def _require_own_name(client: ServiceClient, spec: SyncSpec) -> None:

@@ -163,6 +163,7 @@ def result_table(
     table.add_column("caption")
     for result in response.results[:first]:
         is_refused = result.matches is False
+        times = (divmod(int(seconds), 60) for seconds in _played_part(result))
         word = "" if is_refused else "likely" if (result.confidence or 0) >= _LIKELY else "possible"
         table.add_row(
             str(result.rank),
@@ -170,7 +171,7 @@ def result_table(
             *([word] if has_confidence else []),
             result.task,
             video_cell(result.video_id, result.uri),
-            *([_best_moment(result)] if has_moments else []),
+            *(["–".join(f"{minutes}:{seconds:02}" for minutes, seconds in times)] if has_moments else []),
             _caption_cell(result),
             style="bold green" if result.video_id in highlight else "dim" if is_refused else "",
         )
@@ -202,12 +203,6 @@ def _caption_cell(result: SearchResult) -> Text:
     named = {"metadata": best.field or "metadata", "name": "file name", "speech": "heard", "screen": "read"}
     origin = best.kind if best.kind in ("transcript", "confirmed") else named.get(best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
-
-
-def _best_moment(result: SearchResult) -> str:
-    """Format the best moment as ``0:40–1:00``; empty if the result is the whole video."""
-    times = (divmod(int(seconds), 60) for seconds in _played_part(result))
-    return "–".join(f"{minutes}:{seconds:02}" for minutes, seconds in times)
 
 
 def _played_part(result: SearchResult) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ _POLL_SECONDS = 0.1
 _MAX_BACK_OFF_SECONDS = 30.0
 _HEALTHY_SECONDS = 60.0  # a process that ran this long restarts with the shortest back-off
 _MAX_START_ATTEMPTS = 3
+_LOGGED_LINES = 15  # of a process that does not start
 _DUPLICATE_SIGNAL_SECONDS = 1.0  # a terminal often sends a signal both to the process and to its group
 
 
@@ -245,9 +246,9 @@ class ChildProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_tail(self) -> str:
         """Return the last lines of the log."""
         try:
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOGGED_LINES:])
         except FileNotFoundError:
             return ""

@@ -169,22 +169,16 @@ def _service_processes(
             name, [*command, *argv], log, {**common, **env}, **{"fds": [lock.descriptor], **options}
         )
 
+    # One probing worker per two cores, which leaves the others to searches and training.
+    count = min(max(cores // 2, 1), _MAX_PROBING_WORKERS)
+    probing = ["worker-cpu", *(f"worker-cpu-{number}" for number in range(2, count + 1))]
     descriptors = [lock.descriptor, listener.fileno()]
     worker: dict[str, Any] = {"stop_order": _WORKERS, "nice": _WORKER_NICE}
     return [
         child("api", ["serve", "--fd", str(listener.fileno())], one_thread, stop_order=_API, fds=descriptors),
-        *(
-            child(name, ["worker", "--queue", "cpu"], one_thread, **worker)
-            for name in probing_worker_names(cores)
-        ),
+        *(child(name, ["worker", "--queue", "cpu"], one_thread, **worker) for name in probing),
         child("worker-gpu", ["worker", "--queue", "gpu"], {}, **worker),
     ]
-
-
-def probing_worker_names(cores: int) -> list[str]:
-    """Name the probing workers: one per two cores, which leaves the others to searches and training."""
-    count = min(max(cores // 2, 1), _MAX_PROBING_WORKERS)
-    return ["worker-cpu", *(f"worker-cpu-{number}" for number in range(2, count + 1))]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -184,9 +184,7 @@ class SyncedFile(Base):
     bytes: Mapped[int | None] = mapped_column(BigInteger)
     modified: Mapped[int | None] = mapped_column(BigInteger)  # nanoseconds since the epoch; NULL: an object
     changed: Mapped[int | None] = mapped_column(BigInteger)  # of the inode
-    file_id: Mapped[str | None] = mapped_column(
-        String(64)
-    )  # device and inode, or digest of an object's version
+    file_id: Mapped[str | None] = mapped_column(String(64))  # device and inode, or digest of a version
     sha256: Mapped[str | None] = mapped_column(String(64))  # of the content; for an object, of its version
     video_id: Mapped[str | None] = mapped_column(String(128))  # NULL: another command added the video
     captions: Mapped[list[str] | None] = mapped_column(StoredJson(list, nullable=True))  # in the source

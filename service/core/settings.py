@@ -69,16 +69,12 @@ OTHER_VARIABLES = frozenset(
 _SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
 
 
-def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
-    return value if value and value.get_secret_value() else None
-
-
 def _split_list(value: object) -> object:
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
 # A compose file passes unset variables as empty strings.
-_Secret = Annotated[SecretStr | None, AfterValidator(_nonempty_secret)]
+_Secret = Annotated[SecretStr | None, AfterValidator(lambda value: value or None)]
 _Name = Annotated[str | None, BeforeValidator(lambda value: value or None)]
 _Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)]
 

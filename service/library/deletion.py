@@ -272,9 +272,8 @@ def sweep_index() -> bool:
         if session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))):
             return True
     try:
-        (settings().index_dir / "ledger.npz").unlink(
-            missing_ok=True
-        )  # version 1.0.0 kept vectors of captions in it
+        # Version 1.0.0 kept vectors of captions in it.
+        (settings().index_dir / "ledger.npz").unlink(missing_ok=True)
         library_store(settings()).collect_garbage(_LOCK_SECONDS)
     except TimeoutError:
         return False

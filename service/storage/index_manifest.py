@@ -51,9 +51,8 @@ def searchable_videos() -> Ids:
         manifest = store.manifest()
     videos = [np.empty(0, np.int64)]
     for key in manifest.shards:
-        with suppress(
-            ShardStoreError, OSError
-        ):  # those of other shards are read from the catalog once they are back
+        # Those of other shards are read from the catalog once they are back.
+        with suppress(ShardStoreError, OSError):
             videos.append(store.open(manifest.segments(key), store.tombstones(manifest, key)).ids)
     ids: Ids = np.sort(np.concatenate(videos))
     return ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]

@@ -115,7 +115,9 @@ def remote_files(listing: folder_videos.RemoteVideos) -> SourceFiles:
         content = etag if re.fullmatch(r"[0-9a-f]{32}", etag) else file.version
         return SourceFile(video, file.size, _digest(file, file.version), token=_digest(file, content))
 
-    path_of = partial(_path_in_store, base.text)
+    def path_of(uri: str) -> str | None:
+        return uri.removeprefix(base.text) if uri.startswith(base.text) else None
+
     return _list_files(listing, find_file, source=base.text, path_of=path_of, place=listing.place)
 
 
@@ -192,10 +194,6 @@ def _digest(file: ListedFile, version: str) -> str:
 def _path_in_folder(base: Path, uri: str) -> str | None:
     path = settings().media_root.resolve() / uri
     return None if "://" in uri or not path.is_relative_to(base) else path.relative_to(base).as_posix()
-
-
-def _path_in_store(base: str, uri: str) -> str | None:
-    return uri.removeprefix(base) if uri.startswith(base) else None
 
 
 def _signature(base: Path, path: str) -> tuple[int, int] | None:

@@ -50,7 +50,10 @@ def validate_spec(spec: Spec) -> Spec:
     errors = _videos_errors(spec.videos)
     if isinstance(spec, TaskSpec):
         fields = task_fields(spec.method, spec.settings, spec.backbone)
-        errors = chain(task_errors(**fields), _replacement_errors(spec), errors)
+        message, hint = "Only an appended video replaces another.", "Append it to a domain."
+        replacing = [number for number, video in enumerate(spec.videos) if video.replaces is not None]
+        refused = (FieldError(f"videos[{number}].replaces", message, hint) for number in replacing)
+        errors = chain(task_errors(**fields), refused, errors)
     raise_first(errors)
     fields["videos"] = [
         video.model_copy(
@@ -123,13 +126,6 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
             yield FieldError(f"{field}.id", message, "Choose another.")
         yield from uri_errors(f"{field}.uri", video.uri)
         yield from content_errors(field, video)
-
-
-def _replacement_errors(spec: TaskSpec) -> Iterator[FieldError]:
-    for number, video in enumerate(spec.videos):
-        if video.replaces is not None:
-            message = "Only an appended video replaces another."
-            yield FieldError(f"videos[{number}].replaces", message, "Append it to a domain.")
 
 
 def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
