@@ -19,7 +19,8 @@ from cli.commands import (
     search_commands,
     task_commands,
 )
-from cli.console import CommandGroup, Port, console, error_console
+from cli.console import CommandGroup, console, error_console
+from cli.options import Port
 
 app = CommandGroup(
     help="Text-to-video search that keeps learning and never re-indexes.",

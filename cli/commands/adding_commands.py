@@ -14,25 +14,8 @@ from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import ReadingSpec, RelearnSpec, UpgradeSpec
 from cinestrata_schemas.uris import is_source_uri
-from cli.console import (
-    LEFT_OUT,
-    AsJson,
-    CaptionsFromNames,
-    CommandGroup,
-    Data,
-    Encoding,
-    InPlace,
-    MethodSettings,
-    Strict,
-    Url,
-    Wait,
-    console,
-    fail,
-    parse_settings,
-    plain_table,
-    print_json,
-    refuse_call,
-)
+from cli import options
+from cli.console import LEFT_OUT, CommandGroup, console, fail, plain_table, print_json, refuse_call
 from cli.service_client import ServiceClient, connect, print_notice
 
 app = CommandGroup()
@@ -56,19 +39,19 @@ def ingest(
     name: Annotated[str | None, typer.Option(help="Domain name (default: from the path).")] = None,
     into: Annotated[str | None, typer.Option(help="Append to this learned domain (name or ID).")] = None,
     method: Annotated[str | None, typer.Option(help="Learning method (default: the service's).")] = None,
-    assignments: MethodSettings = None,
+    assignments: options.MethodSettings = None,
     backbone: Annotated[
         str | None, typer.Option(help="Encoder of frames and texts (default: the service's).")
     ] = None,
     read: Read = None,
-    wait: Wait = True,
-    in_place: InPlace = False,
-    encoding: Encoding = None,
-    captions_from_names: CaptionsFromNames = False,
-    strict: Strict = False,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
+    wait: options.Wait = True,
+    in_place: options.InPlace = False,
+    encoding: options.Encoding = None,
+    captions_from_names: options.CaptionsFromNames = False,
+    strict: options.Strict = False,
+    as_json: options.AsJson = False,
+    url: options.Url = None,
+    data: options.Data = None,
 ) -> None:
     """Add a domain of videos, or append videos to a domain.
 
@@ -96,7 +79,7 @@ def ingest(
             "--encoding and --captions-from-names cannot be combined with an archive.",
             "Unpack it and pass the folder.",
         )
-    settings = parse_settings(assignments or ())
+    settings = options.parse_settings(assignments or ())
     client = connect(url, data)
     if into:
         target = VideoTarget(client, find_task(client, into).id)
@@ -141,13 +124,13 @@ def sync(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete even if most files are gone.")] = False,
     read: Read = None,
-    as_json: AsJson = False,
-    in_place: InPlace = False,
-    encoding: Encoding = None,
-    captions_from_names: CaptionsFromNames = False,
-    strict: Strict = False,
-    url: Url = None,
-    data: Data = None,
+    as_json: options.AsJson = False,
+    in_place: options.InPlace = False,
+    encoding: options.Encoding = None,
+    captions_from_names: options.CaptionsFromNames = False,
+    strict: options.Strict = False,
+    url: options.Url = None,
+    data: options.Data = None,
 ) -> None:
     """Bring a domain up to date with a folder: append new files, replace changed ones, skip unchanged ones."""
     from cli.commands.sync_command import run_sync
@@ -200,10 +183,10 @@ def relearn(
     name: Annotated[
         str | None, typer.Option(help="Name of the new domain (default: from the domain's name).")
     ] = None,
-    wait: Wait = True,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
+    wait: options.Wait = True,
+    as_json: options.AsJson = False,
+    url: options.Url = None,
+    data: options.Data = None,
 ) -> None:
     """Learn a domain's appended videos as a new domain, and move them there."""
     from cli.commands.task_commands import find_task, report_created
@@ -221,7 +204,7 @@ def upgrade(
         str | None, typer.Option(help="Encoder of frames and texts (default: the service's).")
     ] = None,
     method: Annotated[str | None, typer.Option(help="Learning method (default: the domain's).")] = None,
-    assignments: MethodSettings = None,
+    assignments: options.MethodSettings = None,
     every: Annotated[
         bool, typer.Option("--all", help="Upgrade all domains that are on another backbone, one by one.")
     ] = False,
@@ -236,10 +219,10 @@ def upgrade(
         bool,
         typer.Option("--accept", help="Keep the upgrade for good, and free the space of the old vectors."),
     ] = False,
-    wait: Wait = True,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
+    wait: options.Wait = True,
+    as_json: options.AsJson = False,
+    url: options.Url = None,
+    data: options.Data = None,
 ) -> None:
     """Learn a domain again with another backbone or method. It stays searchable meanwhile.
 
@@ -256,7 +239,7 @@ def upgrade(
             "Example: cinestrata upgrade street --backbone lite2",
         )
     client = connect(url, data)
-    chosen = parse_settings(assignments or ())
+    chosen = options.parse_settings(assignments or ())
     spec = UpgradeSpec(backbone=backbone, method=method, settings=chosen, partial=partial)
     if domain is None:
         failures = 0
@@ -295,9 +278,9 @@ def read(
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Read videos again where that failed.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop reading; what was read stays.")] = False,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
+    as_json: options.AsJson = False,
+    url: options.Url = None,
+    data: options.Data = None,
 ) -> None:
     """Read a domain's videos that were not read yet: their files' texts, speech, and text in the picture."""
     from cli.commands.task_commands import find_task
@@ -330,9 +313,9 @@ def syncs(
             help="Remove the sync of this domain, or with this ID. The domain and its videos stay.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
+    as_json: options.AsJson = False,
+    url: options.Url = None,
+    data: options.Data = None,
 ) -> None:
     """List registered syncs with their last and next run. Register one with `cinestrata sync --every`."""
     client = connect(url, data)

@@ -15,7 +15,8 @@ from pydantic import SecretStr
 
 from cinestrata_schemas.access import KeySpec, UserSpec
 from cinestrata_schemas.choice_types import AccessScope
-from cli.console import AsJson, CommandGroup, Data, Url, console, fail, parse_value, print_json, refuse_call
+from cli.console import CommandGroup, console, fail, print_json, refuse_call
+from cli.options import AsJson, Data, Url, parse_value
 from cli.service_client import connect, open_agent_api
 
 app = CommandGroup()

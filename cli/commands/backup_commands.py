@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import AsJson, CommandGroup, Data, Url, console, fail, print_json, progress_bar, refuse_call
+from cli.console import CommandGroup, console, fail, print_json, progress_bar, refuse_call
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
+from cli.options import AsJson, Data, Url
 from index.files.durable_files import sync
 from service.backups import backup_files
 

@@ -15,7 +15,8 @@ import typer
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.uris import is_source_uri
 from cinestrata_schemas.videos import VideoDetails
-from cli.console import AsJson, CommandGroup, Data, Url, console, fail, print_json, progress_bar
+from cli.console import CommandGroup, console, fail, print_json, progress_bar
+from cli.options import AsJson, Data, Url
 from cli.service_client import PAGE, ServiceClient, connect
 
 app = CommandGroup()

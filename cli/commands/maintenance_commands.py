@@ -16,10 +16,7 @@ from cinestrata_schemas.operations import JobDetails, JobSpec
 from cli.commands.api_command import write_new_file
 from cli.commands.task_commands import find_task
 from cli.console import (
-    AsJson,
     CommandGroup,
-    Data,
-    Url,
     console,
     error_console,
     fail,
@@ -29,6 +26,7 @@ from cli.console import (
     refuse_call,
 )
 from cli.embedded.data_folder import data_folder_settings
+from cli.options import AsJson, Data, Url
 from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect
 
 if TYPE_CHECKING:

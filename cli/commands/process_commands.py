@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import CommandGroup, Data, Host, Port, console, error_console, fail
+from cli.console import CommandGroup, console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings
+from cli.options import Data, Host, Port
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -13,19 +13,8 @@ from rich.text import Text
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import SearchResponse, SearchResult
-from cli.console import (
-    NOTHING_FOUND,
-    AsJson,
-    CommandGroup,
-    Data,
-    Url,
-    console,
-    fail,
-    parse_value,
-    plain_table,
-    print_json,
-    video_cell,
-)
+from cli.console import NOTHING_FOUND, CommandGroup, console, fail, plain_table, print_json, video_cell
+from cli.options import AsJson, Data, Url, parse_value
 from cli.service_client import connect
 
 _LIKELY = 0.5  # lowest confidence of a likely match

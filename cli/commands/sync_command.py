@@ -20,14 +20,7 @@ from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches
 from service.core.errors import NotFound
 from service.core.text_rules import name_key
-from service.syncs.sync_plan import (
-    FollowedDomain,
-    FollowedLibrary,
-    SourceFiles,
-    SyncPlan,
-    abandoned_appends,
-    relearned_domains,
-)
+from service.syncs import sync_plan
 from service.syncs.sync_planner import plan_sync
 
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
@@ -116,7 +109,7 @@ def run_sync(
     library.record(domain.id, source_files, plan)
     if plan.superseded:
         client.remove_videos(plan.superseded)
-    newest = relearned_domains(client.list_tasks(), domain)[-1].id
+    newest = sync_plan.relearned_domains(client.list_tasks(), domain)[-1].id
     appends = [
         (target, batch)
         for target, videos in plan.sent_by_domain(followed, newest).items()
@@ -154,7 +147,10 @@ def find_domain(client: ServiceClient, name: str) -> TaskDetails | None:
 
 
 def require_own_name(
-    name: str, source_files: SourceFiles, library: FollowedLibrary, files: Sequence[StoredFile]
+    name: str,
+    source_files: sync_plan.SourceFiles,
+    library: sync_plan.FollowedLibrary,
+    files: Sequence[StoredFile],
 ) -> None:
     """Exit with status 1 if another folder has given a domain its name."""
     others = {row.source for row in files} - {source_files.source, *library.find_former(source_files, files)}
@@ -165,8 +161,8 @@ def require_own_name(
         )
 
 
-def _library(client: ServiceClient) -> FollowedLibrary:
-    return FollowedLibrary(
+def _library(client: ServiceClient) -> sync_plan.FollowedLibrary:
+    return sync_plan.FollowedLibrary(
         list_files=lambda domain, sha256: client.iter_synced_files(
             task=domain, sha256=sha256 or None, limit=PAGE
         ),
@@ -186,17 +182,17 @@ def _with_not_found(operation: Callable[..., Any], *arguments: object) -> Any:
 
 def _plan(
     client: ServiceClient,
-    library: FollowedLibrary,
+    library: sync_plan.FollowedLibrary,
     source: video_sources.VideoSource,
-    source_files: SourceFiles,
+    source_files: sync_plan.SourceFiles,
     domain: TaskDetails | None,
     compare_contents: bool = False,
-) -> tuple[SyncPlan, FollowedDomain]:
-    followed = FollowedDomain()
+) -> tuple[sync_plan.SyncPlan, sync_plan.FollowedDomain]:
+    followed = sync_plan.FollowedDomain()
     if domain is not None:
-        domains = relearned_domains(client.list_tasks(), domain)
+        domains = sync_plan.relearned_domains(client.list_tasks(), domain)
         files = list(library.list_files(domain.id, ()))
-        followed = FollowedDomain(
+        followed = sync_plan.FollowedDomain(
             [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)],
             files,
             {task.id for task in domains if task.state == "ready"},
@@ -225,19 +221,21 @@ def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
         raise typer.Exit(1)
 
 
-def _finish_tasks(client: ServiceClient, library: FollowedLibrary, domain: TaskDetails) -> TaskDetails:
+def _finish_tasks(
+    client: ServiceClient, library: sync_plan.FollowedLibrary, domain: TaskDetails
+) -> TaskDetails:
     """Wait until a domain and its appends have ended; delete failed appends, so that they are sent again."""
     tasks = [task for task in client.list_tasks() if domain.id in (task.id, task.into)]
     if unfinished := [task.id for task in tasks if task.state not in FINAL_STATES]:
         console.print(f"{domain.name} is already receiving videos; waiting for them.")
         follow(client, unfinished)
     videos = client.iter_videos(task=domain.id, limit=PAGE)
-    for append in abandoned_appends(client.list_tasks(), videos, library.list_files(domain.id, ())):
+    for append in sync_plan.abandoned_appends(client.list_tasks(), videos, library.list_files(domain.id, ())):
         client.delete_task(append)
     return client.get_task(domain.id)
 
 
-def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:
+def _print_plan(name: str, plan: sync_plan.SyncPlan, vanished: VanishedVideos) -> None:
     console.print(
         f"{name}: {len(plan.new)} new, {len(plan.changed)} changed, {plan.unchanged} unchanged "
         f"({len(plan.renamed)} moved, {len(plan.recaptioned.keys() | plan.transcripts.keys())} with other texts), "

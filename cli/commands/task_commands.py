@@ -16,20 +16,8 @@ from rich.text import Text
 
 from cinestrata_schemas.domain_names import normalize_name
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails
-from cli.console import (
-    AsJson,
-    CommandGroup,
-    Data,
-    MethodSettings,
-    Url,
-    action_command,
-    console,
-    fail,
-    parse_settings,
-    plain_table,
-    print_json,
-    strip_upload,
-)
+from cli.console import CommandGroup, action_command, console, fail, plain_table, print_json, strip_upload
+from cli.options import AsJson, Data, MethodSettings, Url, parse_settings
 from cli.service_client import FINAL_STATES, ServiceClient, WorkerWatch, connect, print_notice
 from service.core.text_rules import name_key
 

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+from cinestrata_client import Client
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from models.releases.release_files import write_release
@@ -48,7 +49,10 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
             return respond(request)
 
         transport = httpx.MockTransport(answer)
-        monkeypatch.setattr(httpx, "Client", lambda **how: made(**{**how, "transport": transport}))
+        for module, name in ((httpx, "Client"), (Client, "_open")):
+            monkeypatch.setattr(
+                module, name, staticmethod(lambda **how: made(**{**how, "transport": transport}))
+            )
         return requests
 
     return install

@@ -22,7 +22,8 @@ from cinestrata_schemas.tasks import VideoSpec
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import follow
 from cli.commands.video_sources import pack_videos
-from cli.console import parse_settings, video_cell
+from cli.console import video_cell
+from cli.options import parse_settings
 from cli.service_client import connect
 from service.catalog import readings
 from service.catalog.database import session_scope

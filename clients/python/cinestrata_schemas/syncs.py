@@ -7,26 +7,20 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cinestrata_schemas import model_types
 from cinestrata_schemas.choice_types import VanishedVideos
-from cinestrata_schemas.model_types import (
-    Identifier,
-    Name,
-    RequestList,
-    RequestModel,
-    ResponseModel,
-    Uri,
-    optional,
-)
 from cinestrata_schemas.tasks import OmittedPath
 
 MIN_SYNC_SECONDS = 60
 
 
-class SyncSpec(RequestModel):
+class SyncSpec(model_types.RequestModel):
     """A domain that follows a folder of videos. Workers compare the two at an interval."""
 
-    name: Name = Field(description="Name of the domain; it is created if it does not exist.")
-    source: Uri = Field(description="Folder below the media root or in an object store, or a manifest.")
+    name: model_types.Name = Field(description="Name of the domain; it is created if it does not exist.")
+    source: model_types.Uri = Field(
+        description="Folder below the media root or in an object store, or a manifest."
+    )
     every_seconds: int = Field(ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds between runs.")
     vanished: VanishedVideos = Field(default="keep", description="What to do with videos whose file is gone.")
     captions_from_names: bool = Field(
@@ -34,7 +28,7 @@ class SyncSpec(RequestModel):
     )
 
 
-class SyncCounts(ResponseModel):
+class SyncCounts(model_types.ResponseModel):
     """File counts of a run."""
 
     new: int = Field(default=0, description="Files sent for the first time.")
@@ -47,10 +41,10 @@ class SyncCounts(ResponseModel):
     rejected: int = Field(default=0, description="Previously rejected files that have not changed.")
     left_out: int = Field(default=0, description="Unusable files, such as links. Their videos stay.")
     left_out_files: list[OmittedPath] = Field(default=[], description="The first of them, with reasons.")
-    notice: str | None = optional("What needs a person; null if nothing does.")
+    notice: str | None = model_types.optional("What needs a person; null if nothing does.")
 
 
-class SyncDetails(ResponseModel):
+class SyncDetails(model_types.ResponseModel):
     """A registered sync with its last run."""
 
     id: str
@@ -73,7 +67,7 @@ _NO_NUL = r"^[^\x00]*$"
 Stored = Annotated[int, Field(ge=-(2**63), lt=2**63)] | None
 
 
-class SyncedFile(RequestModel):
+class SyncedFile(model_types.RequestModel):
     """A file that a domain follows, as the last sync of its source saw it."""
 
     path: str | None = Field(
@@ -83,12 +77,12 @@ class SyncedFile(RequestModel):
         description="Relative to the source; null: only the key is known.",
     )
     bytes: Stored = None
-    modified: Stored = optional("In nanoseconds since the epoch; null: an object.")
-    changed: Stored = optional("Change of the inode, like `modified`.")
+    modified: Stored = model_types.optional("In nanoseconds since the epoch; null: an object.")
+    changed: Stored = model_types.optional("Change of the inode, like `modified`.")
     file_id: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Inode or version.")
     sha256: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Of the content.")
-    video_id: Identifier | None = optional("Null: another command added the video.")
-    captions: RequestList[str] | None = optional("Captions in the source.")
+    video_id: model_types.Identifier | None = model_types.optional("Null: another command added the video.")
+    captions: model_types.RequestList[str] | None = model_types.optional("Captions in the source.")
     transcript: str | None = Field(default=None, max_length=64, pattern=_NO_NUL, description="Digest of it.")
 
 
@@ -100,28 +94,30 @@ class StoredFile(SyncedFile):
     source: str
 
 
-class StoredFilePage(ResponseModel):
+class StoredFilePage(model_types.ResponseModel):
     """A page of followed files."""
 
     files: list[StoredFile]
     next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-class FollowedSource(ResponseModel):
+class FollowedSource(model_types.ResponseModel):
     """A source that a domain follows."""
 
     task_id: str
     source: str
 
 
-class SyncedFilesPatch(RequestModel):
+class SyncedFilesPatch(model_types.RequestModel):
     """What a sync saw: files to remember, files to forget, and the videos that have another name."""
 
-    task_id: Identifier
-    source: Uri
-    files: RequestList[SyncedFile] = Field(default_factory=list, max_length=5000)
-    forgotten: RequestList[Identifier] = Field(default_factory=list, max_length=5000, description="Keys.")
-    renamed: dict[Identifier, Uri] = Field(
+    task_id: model_types.Identifier
+    source: model_types.Uri
+    files: model_types.RequestList[SyncedFile] = Field(default_factory=list, max_length=5000)
+    forgotten: model_types.RequestList[model_types.Identifier] = Field(
+        default_factory=list, max_length=5000, description="Keys."
+    )
+    renamed: dict[model_types.Identifier, model_types.Uri] = Field(
         default_factory=dict,
         max_length=5000,
         description="New URI by video ID; for an uploaded video, its new path.",
