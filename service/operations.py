@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas import operations
+from cinestrata_schemas.tasks import TaskProgress
 from service.access.audit_log import record_change
 from service.backups.snapshots import snapshot_name, write_snapshot
 from service.catalog.database import now, session_scope
@@ -214,16 +215,8 @@ def _running(session: Session, task: Task) -> operations.RunningTask:
         .order_by(Event.id.desc())
         .limit(_POINTS)
     ).all()
-    points = [
-        operations.TrainingPoint(
-            at=at,
-            stage=str(data.get("stage", "")),
-            fraction=data.get("fraction", 0.0),
-            loss=data.get("loss"),
-            videos_per_second=data.get("videos_per_second"),
-        )
-        for at, data in reversed(events)
-    ]
+    reports = [(at, TaskProgress.model_validate(data).model_dump()) for at, data in reversed(events)]
+    points = [operations.TrainingPoint(at=at, **report) for at, report in reports]
     return operations.RunningTask(id=task.id, name=task.name, state=task.state, points=points)  # type: ignore[arg-type]
 
 

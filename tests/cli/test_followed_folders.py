@@ -183,7 +183,7 @@ def test_texts_of_an_interrupted_sync_are_edited_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sync_command.FollowedLibrary, "edit_texts", kill)
+        patch.setattr(sync_command.sync_plan.FollowedLibrary, "edit_texts", kill)
         with pytest.raises(KeyboardInterrupt):
             sync_command.run_sync(folder, vanished="keep", dry_run=False, **NO_OPTIONS)
     finish()
