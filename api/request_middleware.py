@@ -94,9 +94,7 @@ class StatusRecorder:
 class PathPrefixMiddleware(HttpMiddleware):
     """Serves all paths below the proxy's prefix, and the API's resources below the version's prefix, too.
 
-    Args:
-        root: Prefix of the proxy, which may remove it from requests; empty if there is none.
-        resources: First path segments of all API routes; pages have no version.
+    The proxy may remove its prefix ``root`` from requests. ``resources`` are the first path segments of all API routes.
     """
 
     def __init__(self, app: ASGIApp, root: str, resources: Collection[str]) -> None:

@@ -94,9 +94,8 @@ class Authenticator:
     async def identify(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
         """Return the sender of a request; None without valid credentials; raise TooManyRequests, Unavailable.
 
-        Args:
-            scope: Scope that the request needs. While the catalog is unreachable, credentials that were valid
-                :data:`REMEMBERED_SECONDS` ago suffice for ``search``.
+        While the catalog is unreachable, credentials that were valid :data:`REMEMBERED_SECONDS` ago suffice for a
+        request with the scope ``search``.
         """
         if await self.is_open():
             return OPEN_PRINCIPAL

@@ -58,11 +58,9 @@ class Forbidden(CinestrataError, status=403, title="Forbidden"):
 
 
 def requires(scope: RouteScope, *, page: bool = False) -> Callable[[_Endpoint], _Endpoint]:
-    """Declare the scope that requests to an endpoint need.
+    """Declare the scope that requests to an endpoint need: each of the scopes includes the previous ones.
 
-    Args:
-        scope: ``search``, ``ingest`` or ``admin``; each includes the previous ones. ``public`` needs no credentials.
-        page: Whether a browser without credentials is redirected to the sign-in page.
+    ``public`` needs no credentials. A browser without any is redirected from a ``page`` to the sign-in page.
     """
 
     def declare(endpoint: _Endpoint) -> _Endpoint:

@@ -142,10 +142,8 @@ class FailedAttempts:
     ) -> None:
         """Count a ``session.fail`` (of a user), ``key.fail`` (of a key's ID) or ``key.exposed`` (in a query).
 
-        Args:
-            refused: Whether the rate limit has refused the attempt before credentials were checked.
-            key: For an exposed key: its ID, and its digest. With a digest, it is recorded only if the catalog has it.
-            facts: Values by their name in the details, such as ``names``.
+        The rate limit has ``refused`` the attempt before credentials were checked. An exposed ``key`` is an ID, and a
+        digest with which it is recorded only if the catalog has it. ``facts`` are values in the details, by name.
         """
         with self._lock:
             group = (action, address)

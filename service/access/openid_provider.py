@@ -104,10 +104,8 @@ class OpenIdProvider(AsyncOpenIDMixin):  # type: ignore[misc]
     async def complete(self, parameters: Mapping[str, str], cookie: str) -> Identity:
         """Complete a sign-in with the query of the return to the service and the cookie from :meth:`begin`.
 
-        Raises:
-            SignInRefused: The sign-in belongs to another browser or is too old, the provider refused it, or its ID
-                token is invalid.
-            RoleMissing: The ID token's claims give no role.
+        Raises SignInRefused if the sign-in belongs to another browser or is too old, the provider refused it, or its ID
+        token is invalid; RoleMissing if the token's claims give no role.
         """
         flow = self._read_flow(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), flow["state"].encode()):

@@ -97,12 +97,8 @@ def remove_user(name_or_id: str) -> UserDetails:
 def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope) -> str:
     """Create or update the user for an OpenID identity, and return their ID.
 
-    A user with a password is never adopted, because anyone can choose a name at a provider. If the name is taken, it
-    gets a number.
-
-    Args:
-        name: Preferred name; characters not allowed in names are dropped.
-        scope: Role from the identity's claims, which replaces the previous one.
+    A user with a password is never adopted, because anyone can choose a name at a provider. If the preferred name is
+    taken, it gets a number; characters that names cannot have are dropped. The scope replaces the previous one.
     """
     with change_credentials() as session:
         row = session.scalars(

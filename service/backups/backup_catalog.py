@@ -92,16 +92,11 @@ def reserve_vector_ids(settings: Settings, last_video: int) -> None:
 
 @contextmanager
 def install_catalog(settings: Settings, source: Path, *, origin: Path, last_video: int) -> Iterator[None]:
-    """Install a restored catalog once the ``with`` block succeeds; after an exception, install nothing.
+    """Install a backup's catalog once the ``with`` block succeeds; after an exception, install nothing.
 
-    The restored catalog's audit log records the restoration.
-
-    Args:
-        settings: Settings that name the target, a missing SQLite file or an empty PostgreSQL database.
-        source: Catalog of the backup.
-        origin: Name of the backup for the audit log.
-        last_video: Highest video ID in the index. The catalog assigns only higher ones: an index restored on its own
-            may contain videos that the catalog does not know, and new videos must not take over their vectors.
+    The settings name the target, a missing SQLite file or an empty PostgreSQL database. The restored audit log records
+    the restoration from ``origin``. The catalog assigns only IDs above ``last_video``, the highest in the index: an
+    index restored on its own may have videos that the catalog lacks, and new videos must not take over their vectors.
     """
     file = sqlite_path(settings.database_url)
     if file is None:

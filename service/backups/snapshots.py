@@ -68,15 +68,11 @@ def write_snapshot(
     index_only: bool = False,
     progress: backup_files.ProgressReport | None = None,
 ) -> SnapshotReport:
-    """Write a backup and verify it. An error leaves nothing behind.
+    """Write a backup to a new folder or ``.tar`` file, without the catalog if ``index_only``, and verify it.
 
     Raises Conflict if the target exists or the library is empty; Unavailable if the disk has no space, a file cannot be
-    read, written or verified, or another process changed the index for ten minutes.
-
-    Args:
-        target: New folder, or new file that ends in ``.tar``.
-        index_only: Whether to leave out the catalog.
-        progress: Called after each file with the copied and the total bytes.
+    read, written or verified, or another process changed the index for ten minutes. An error leaves nothing behind.
+    ``progress`` is called after each file with the copied and the total bytes.
     """
     if target.exists():
         raise Conflict(f"{target} already exists. Choose a new folder, or a new .tar file.")

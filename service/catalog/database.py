@@ -113,13 +113,9 @@ def sqlite_path(url: str | URL) -> Path | None:
 def session_scope(*, write: bool = False) -> Iterator[Session]:
     """Open a session in one transaction: committed at the end, rolled back on an exception.
 
-    Args:
-        write: Whether to take SQLite's write lock at the start. Otherwise, a transaction that first reads and then
-            writes fails if another process writes in between.
-
-    Raises:
-        Unavailable: The database is unreachable, stayed locked, or its disk is full; nothing was written.
-        InDoubt: The database did not confirm the commit, which may or may not have taken effect.
+    To ``write`` takes SQLite's write lock at the start: a transaction that first reads and then writes would fail if
+    another process writes in between. Raises Unavailable if the database is unreachable, stayed locked, or its disk is
+    full, and nothing was written; InDoubt if it did not confirm the commit, which may or may not have taken effect.
     """
     bind = engine().execution_options(cinestrata_begin="BEGIN IMMEDIATE") if write else engine()
     committing = False

@@ -66,11 +66,8 @@ def count_edit(
 ) -> None:
     """Count an edit of videos. The transaction must not lock another task afterwards; see :func:`number_edits`.
 
-    A deletion counts as an edit of metadata, so that no copy of the rows stays current.
-
-    Args:
-        domain_id: ID of the task whose shard has, or will have, the videos.
-        videos: Vector IDs of the edited videos; without deleted ones.
+    The domain is that of the shard which has, or will have, the videos, given by their vector IDs. A deletion counts as
+    an edit of metadata, without the deleted videos, so that no copy of the rows stays current.
     """
     session.execute(
         update(Task)

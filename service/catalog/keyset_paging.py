@@ -47,13 +47,9 @@ class Page:
 
 @dataclass(frozen=True)
 class KeysetOrders:
-    """A list's sort orders.
+    """A list's sort orders: columns by the name of their order, which ``-`` in front reverses.
 
-    Rows with equal values are ordered by a unique column; rows without a value come last.
-
-    Args:
-        columns: Columns by the name of their order; ``-`` in front reverses it.
-        unique: Column that identifies a row and is never null.
+    Rows with equal values are ordered by a unique column, which is never null; rows without a value come last.
     """
 
     columns: Mapping[str, Column]
@@ -128,14 +124,10 @@ def contains_text(
     columns: Iterable[InstrumentedAttribute[Any]],
     json_columns: Iterable[InstrumentedAttribute[Any]] = (),
 ) -> ColumnElement[bool]:
-    """Build the condition that one of the columns contains a text (case-insensitive).
+    """Build the condition that one of the columns, or of those with lists of texts as ASCII JSON, contains a text.
 
     Databases fold only ASCII letters, or depend on their locale. Text with other letters is found as written, and in
     lower, upper and title case.
-
-    Args:
-        text: Text without NUL, which no column can contain.
-        json_columns: Columns that hold lists of texts as ASCII JSON.
     """
     if "\0" in text:
         return false()

@@ -162,12 +162,9 @@ def acquire(
     seconds: float | None = None,
     needs_progress: bool = True,
 ) -> Lease | None:
-    """Acquire a lease in the table ``leases``; None while another process holds it.
+    """Acquire a lease in the table ``leases`` by kind and ID of what it protects; None while another process holds it.
 
-    Args:
-        key: ID of what it protects, among those of its kind.
-        name: For errors and logs; kind and key without it.
-        seconds, needs_progress: See :class:`Lease`.
+    The other arguments are those of :class:`Lease`; its name is kind and ID by default.
     """
     at, token = now(session), secrets.randbits(63)
     lease = Lease(

@@ -52,13 +52,11 @@ def is_any_pending(session: Session) -> bool:
 def queue_unread(
     session: Session, videos: ColumnElement[bool], sources: Iterable[ReadSource], *, subtitled: bool = False
 ) -> None:
-    """Queue videos for reading that were not queued before.
+    """Queue accepted videos for reading that were not queued before, by sources in the order of ``READ_SOURCES``.
 
-    Args:
-        videos: Condition for the videos; only accepted ones are read.
-        sources: In the order of ``READ_SOURCES``. A file in which probing has found texts is not read again.
-        subtitled: Whether to transcribe the speech of videos with subtitles, too. Otherwise, a video whose file is
-            still to be read is queued for its speech once that has shown that there are none.
+    A file in which probing has found texts is not read again. Unless videos with subtitles are transcribed, too
+    (``subtitled``), a video whose file is still to be read is queued for its speech once that has shown that there are
+    none.
     """
     of_video = select(Reading.source).where(Reading.video_vector_id == Video.vector_id)
     for source in sources:

@@ -60,11 +60,9 @@ class SourcedCues(NamedTuple):
 def store_texts(
     session: Session, texts: Mapping[int, Mapping[TextSource, Sequence[TimedText]]], *, is_read: bool = False
 ) -> None:
-    """Replace videos' texts of some sources, by vector ID; those of other sources stay.
+    """Replace videos' texts of some sources, by vector ID and in order of time; those of other sources stay.
 
-    Args:
-        texts: Cues by source, in order of time.
-        is_read: Whether a reading found them: what a person has corrected is left out.
+    If a reading found them (``is_read``), what a person has corrected is left out.
     """
     for chunk in id_chunks(list(texts)):
         readings = select(Reading).where(Reading.video_vector_id.in_(chunk if is_read else ()))

@@ -42,14 +42,10 @@ _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
 def edit_video(
     video_id: str, patch: videos.VideoPatch, *, expected_tag: str | None = None
 ) -> videos.VideoDetails:
-    """Change a video's captions, metadata or transcript, and return its details. Idempotent.
+    """Change the set fields of a video, and return its details. Changed texts become a person's. Idempotent.
 
-    Raises NotFound, InvalidInput, or Conflict for a video that will replace another, and take over its captions.
-
-    Args:
-        patch: Changes; only fields that are set apply. Texts of the transcript that change become a person's.
-        expected_tag: ``If-Match`` header with acceptable entity tags; None: no condition. PreconditionFailed is raised
-            for a video with another.
+    Raises NotFound, InvalidInput, PreconditionFailed if the video has none of the entity tags of the ``If-Match``
+    header, or Conflict if it will replace another video, and take over its captions.
     """
     with session_scope(write=True) as session:
         task, video = lock_video(session, video_id)
@@ -82,9 +78,7 @@ def edit_video(
 def edit_cue(video_id: str, cue_id: str, patch: videos.CuePatch | None) -> videos.VideoDetails:
     """Change a timed text of a video, which becomes a person's, or delete it (None); return the video's details.
 
-    Raises:
-        NotFound: The video or the text does not exist. A changed text has another ID.
-        Conflict, InvalidInput: As for :func:`edit_video`.
+    Raises NotFound if video or text do not exist (a changed text has another ID), and else as :func:`edit_video`.
     """
     with session_scope(write=True) as session:
         task, video = lock_video(session, video_id)

@@ -24,14 +24,9 @@ def get_reading(task_id: str) -> ReadingDetails:
 
 
 def start_reading(task_id: str, spec: ReadingSpec) -> ReadingDetails:
-    """Queue a domain's videos that are not read yet, or are to be read again. Idempotent.
+    """Queue the videos of a domain, or an append's domain, that are not read yet, or are to be read again. Idempotent.
 
-    Args:
-        task_id: ID of the domain's task, or of an append to it.
-
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The task is not a learned domain, or nothing is to be read from its videos or can be.
+    Raises NotFound, or Conflict if the domain is not learned, or nothing is to be read from its videos or can be.
     """
     with session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "its videos are read").id)

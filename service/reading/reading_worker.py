@@ -78,9 +78,8 @@ class ReadingThread(threading.Thread):
 def read_queued(owner: str) -> int:
     """Read queued videos until none is left, or others are to be probed; returns the number of videos.
 
-    Raises:
-        TaskInterruption: Another worker has claimed the videos, or this one is stopping.
-        SourceUnavailable: The reader does not start, or the source of a video is unreachable.
+    Raises TaskInterruption if another worker has claimed the videos, or this one is stopping; SourceUnavailable if the
+    reader does not start, or the source of a video is unreachable.
     """
     sources = readings.readable_sources(",".join(readings.READ_SOURCES))
     videos = 0
@@ -144,11 +143,9 @@ class ReadingClaim(Lease):
     def store(
         self, job: ReadingJob, reading: Mapping[ReadSource, SourceReading], carried: FileTexts | None = None
     ) -> None:
-        """Store what a video says, unless another worker reads it now, it was cancelled, or the video was deleted.
+        """Store what a video says, by source, and what its file carries, if that was read.
 
-        Args:
-            reading: By source. That of the file has only a note.
-            carried: What the file carries, if it was read.
+        Nothing is stored if another worker reads the video now, it was cancelled, or the video was deleted.
         """
         with session_scope(write=True) as session:
             of_task = select(Task).join(Video).where(Video.vector_id == job.vector_id)

@@ -32,12 +32,8 @@ def require_disk_space(
 ) -> None:
     """Refuse videos that do not fit on the data folder's disk, before anything is stored; raise InsufficientStorage.
 
-    Pending videos in unfinished tasks count, too.
-
-    Args:
-        files_bytes: Bytes of files that the request itself stores.
-        is_append: Whether the videos are appended to a learned domain, which writes no release.
-        backbone: Backbone that embeds them; None: that of a new domain.
+    Pending videos in unfinished tasks count, too, and so do the bytes of files that the request itself stores. An
+    append writes no release. Without a backbone, it is that of a new domain.
     """
     with session_scope() as session:
         pending = session.scalar(

@@ -112,10 +112,8 @@ def index_lock(
     A compaction holds the lock for minutes. A transaction waiting for it would keep its rows locked that long, and on
     SQLite block all catalog writers. So every change to both takes the lock first, then begins its transaction.
 
-    Args:
-        report_alive: Called every second while another writer has the lock; an exception ends the wait. None: wait at
-            most ``wait_seconds``.
-        wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
+    While another writer has the lock, ``report_alive`` is called every second, and may end the wait by an exception.
+    Without it, the wait ends after ``wait_seconds``, by default ``WAIT_SECONDS``.
     """
     store = ShardStore(settings().index_dir)
     wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds

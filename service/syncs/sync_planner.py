@@ -22,12 +22,10 @@ def plan_sync(
     compare_contents: bool = False,
     report_alive: Callable[[], object] = lambda: None,
 ) -> sync_plan.SyncPlan:
-    """Compare a source with its domain.
+    """Compare a source with its domain, and with the library, where files may have been moved from and to.
 
-    Args:
-        library: Where files may have been moved from and to; None: nowhere.
-        compare_contents: Whether to read all files, also those whose size and times are unchanged.
-        report_alive: Called after each file.
+    To ``compare_contents`` reads all files, also those whose size and times are unchanged. ``report_alive`` is called
+    after each file.
     """
     planner = _Planner(source, domain)
     planner.identify(compare_contents, report_alive)

@@ -49,15 +49,12 @@ class TaskRequest:
         """Create the task, or return the outcome of a previous request with the same key.
 
         Args:
-            content: JSON value that identifies the request; the same key with another value is refused.
+            content: JSON value that identifies the request, besides the archive, which is rewound.
             create: Stores the task and calls :meth:`settle` in the same transaction. If it fails and no task is stored,
                 the key can be used again.
-            archive: Archive with the videos, which is part of the content. It is rewound.
 
-        Raises:
-            InvalidInput: The key is not 1 to 255 visible ASCII characters.
-            IdempotencyMismatch: The key belongs to a request with another body.
-            IdempotencyInFlight: The same request is running.
+        Raises InvalidInput for a key that is not 1 to 255 visible ASCII characters, IdempotencyMismatch for that of a
+        request with another content, or IdempotencyInFlight while the same request is running.
         """
         if self.key is None:
             return create()

@@ -222,17 +222,12 @@ def assign_splits(
     """Keep given splits, and derive a test and a validation split if none is given.
 
     The choice depends on content alone (lowest hashes first), so the same videos are held out every time, in any order.
-    A derived test split has at least one video and leaves at least one for training.
+    Shares are of the captioned videos, 0..1. A derived test split has at least one video and leaves at least one for
+    training; with ``is_folded``, it becomes the fold, which is learned and measured by cross-fitting. The share for
+    calibration is rounded down, and taken from training videos without a given split.
 
-    Args:
-        test_share: Share of the captioned videos, 0..1; 0 derives no test split.
-        calibration_share: Share of the captioned videos, 0..1, rounded down, that become the validation split if no
-            captioned video has the split ``val``; taken from training videos without a given split.
-        is_folded: Whether the derived test split becomes the fold, which is learned and measured by cross-fitting.
-
-    Returns:
-        The split of each video, by vector ID: None for one without captions or a given split, which is only indexed.
-        Where the test split comes from, or ``cross_fitted`` for a fold; None if there is neither.
+    Returns the split of each video, by vector ID (None for one without captions or a given split, which is only
+    indexed), and where the test split comes from, ``cross_fitted`` for a fold, or None if there is neither.
     """
     splits = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
     captioned = [c for c in candidates if c.captioned]

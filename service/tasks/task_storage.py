@@ -48,13 +48,11 @@ _INSERTED_ROWS = 1000  # videos per statement
 
 
 def insert_queued_task(session: Session, task: Task, videos: Iterable[dict[str, Any]], count: int) -> None:
-    """Insert a task in state ``queued`` with its videos, and record its first event.
+    """Insert a task in state ``queued`` with its videos, and record its first event. The session holds the queue lock.
 
-    Args:
-        session: Session that holds the queue lock, see ``service.tasks.lifecycle.state_machine.next_position``.
-        task: Task with its ID, position, name, method and settings, and the domain that it appends to or relearns.
-        videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if missing. A
-            ``transcript`` goes to the passages table.
+    The task has its ID, position, name, method and settings, and the domain that it appends to or relearns. Videos are
+    columns: ``uri``, ``captions``, ``extra`` and others. An ``id`` is generated if missing, and a ``transcript`` goes
+    to the passages table.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), correlation_id.get()
     task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)

@@ -49,17 +49,11 @@ log = structlog.get_logger(__name__)
 
 
 def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
-    """Store a task that learns a domain's videos again, and notify the workers.
+    """Store a task that learns the videos of a domain, or an append's domain, again, and notify the workers.
 
-    Args:
-        task_id: ID of the domain's task, or of an append to it.
-
-    Raises:
-        NotFound: The task does not exist.
-        InvalidInput: The backbone, the method or a setting is invalid, or they do not fit the domain.
-        Conflict: The domain is not learned, has the backbone and method already, or is being upgraded; or an earlier
-            release is served, which could not search it.
-        InsufficientStorage, Unavailable: As for ``commands.create_task``.
+    Raises NotFound; InvalidInput if backbone, method and settings are invalid, or do not fit the domain; Conflict if
+    the domain is not learned, has the backbone and method already, or is being upgraded, or if an earlier release is
+    served, which could not search it; InsufficientStorage and Unavailable as ``commands.create_task``.
     """
     with session_scope() as session:
         domain = require_domain(session, task_id, "it can be upgraded")
@@ -150,12 +144,8 @@ def _require_no_unfinished(session: Session, domain: Task, kind: Any, name: str)
 def undo_upgrade(task_id: str) -> TaskDetails:
     """Give a domain back the shard, backbone and method that it had before its upgrade. Videos deleted since stay so.
 
-    A repeated call completes an interrupted one.
-
-    Raises:
-        NotFound: The task does not exist.
-        Conflict: The domain has no upgrade that can be undone, or videos were appended since.
-        Unavailable: The index or the catalog cannot be written; the request can be repeated.
+    A repeated call completes an interrupted one. Raises NotFound, Conflict if no upgrade can be undone or videos were
+    appended since, or Unavailable if index or catalog cannot be written; the request can be repeated.
     """
     with index_lock(), session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "an upgrade can be undone").id)
@@ -212,9 +202,7 @@ def undo_upgrade(task_id: str) -> TaskDetails:
 def accept_upgrade(task_id: str) -> TaskDetails:
     """Keep a domain's upgrade: its previous shard is dropped, and maintenance deletes the files. Idempotent.
 
-    Raises:
-        NotFound, Unavailable: As for :func:`undo_upgrade`.
-        Conflict: The task is not a learned domain.
+    Raises NotFound, Unavailable, or Conflict for a task that is not a learned domain.
     """
     with index_lock(), session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "an upgrade can be accepted").id)

@@ -65,9 +65,8 @@ class Transfers:
     ) -> ClipSearchResponse:
         """Search with a video clip or image, which the service does not store; filters are those of ``search``.
 
-        Args:
-            name: File name, whose extension tells the format.
-            captions: Number of library captions to return that describe the clip.
+        The extension of ``name`` tells the format; ``captions`` is the number of library captions that describe the
+        clip.
         """
         query: dict[str, Any] = {"k": k, "task": task, "captions": captions, "where": where}
         query |= {"min_score": min_score, "min_duration": min_duration, "max_duration": max_duration}
@@ -91,12 +90,8 @@ class Transfers:
     ) -> TaskDetails:
         """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
 
-        Args:
-            filename: File name of the archive with its extension; default: the file's own.
-            method: Learning method; default: the service's.
-            backbone: Encoder of frames and texts; default: the service's.
-            read: What to read from the videos; default: the service's.
-            idempotency_key: Default: a random one.
+        The extension of ``filename``, by default the file's own name, tells the format. ``method``, ``backbone`` and
+        ``read`` are the service's by default, and the key is a random one.
         """
         fields = {"name": name, "method": method, "backbone": backbone, "read": read}
         data = {field: value for field, value in fields.items() if value is not None}

@@ -212,14 +212,11 @@ log = structlog.get_logger(__name__)
 def process_free_chunks(
     task_id: str, stage: Stage, owner: str, seconds: float, process: Callable[[Iterator[ChunkClaim]], None]
 ) -> None:
-    """Process free chunks of a task until none is left or time is up.
+    """Process free chunks of a task until none is left or time is up, so that the next message gets its turn.
 
-    Errors are logged and stored with the chunk; the task's owner decides on the task's state.
-
-    Args:
-        seconds: Time after which no more chunks are claimed, so that the next message gets its turn.
-        process: Processes chunks from an iterator that claims each chunk when it is taken. Not called if no chunk is
-            free. It calls ``send_due`` first, so that another worker may take the next chunk.
+    Errors are logged and stored with the chunk; the task's owner decides on the task's state. ``process`` gets an
+    iterator that claims each chunk when it is taken, and is not called if no chunk is free. It calls ``send_due``
+    first, so that another worker may take the next chunk.
     """
     deadline = time.monotonic() + seconds
     first = claim_chunk(task_id, stage, owner)

@@ -88,11 +88,8 @@ class Claim:
     ) -> None:
         """Report how far a stage is (0..1); raise LeaseLost, TaskCancelled, WorkerStopping if the job must stop.
 
-        Cheap enough for every step: the catalog is written at most every ``EVENT_SECONDS``.
-
-        Args:
-            epoch: Current epoch, from 1.
-            figures: Other fields of :class:`TaskProgress`, such as ``done`` and ``total``.
+        Cheap enough for every step: the catalog is written at most every ``EVENT_SECONDS``. Epochs count from 1; other
+        fields of :class:`TaskProgress` are ``figures``.
         """
         self.tick()
         self._trace.enter_stage(stage)

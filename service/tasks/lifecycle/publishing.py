@@ -339,9 +339,8 @@ class AppendPublication(_OpenPublication):
     def complete(self, shard: Mapping[str, Any], *, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.
 
-        Args:
-            shard: Columns of the domain's shard with the new segments, see :func:`shard_columns`.
-            drift: Recall of the domain's encoder on the appended videos; None if it cannot be measured.
+        ``shard`` are the columns of the domain's shard with the new segments (:func:`shard_columns`), and ``drift`` the
+        recall of its encoder on the appended videos; None if it cannot be measured.
         """
         session, append, domain = self._session, self._task, self._domain
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")

@@ -217,8 +217,7 @@ def postpone(
 ) -> None:
     """Give a task back until its source may respond again, without counting the attempt; or fail it.
 
-    Args:
-        claimed_progress: The task's progress when it was claimed.
+    It fails after ``MAX_OUTAGES`` attempts in a row that finished no video since the progress at their claim.
     """
     finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
     is_stuck = claimed_progress.get("done") == finished  # no video since the claim

@@ -191,10 +191,8 @@ def _merge(uri: str, earlier: _Entry, entry: _Entry, is_partial: bool) -> None:
 class CaptionTables:
     """The videos in a folder's caption tables.
 
-    Args:
-        list_files: Lists the paths of the files; called only if a row has to be searched among them.
-        is_searched: Whether to search for the files of all tables. Otherwise, only those of data sets are searched,
-            whose IDs lack folders and extensions; rows of other tables name paths relative to the table's folder.
+    The files are listed only if a row has to be searched among them. Those of data sets, whose IDs lack folders and
+    extensions, always are, and those of other tables if ``is_searched``; else, they are relative to the table's folder.
     """
 
     def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
@@ -275,9 +273,8 @@ class CaptionTables:
     def add_row(self, location: str, fields: Any, *, is_partial: bool = False) -> None:
         """Add a row's video; raise InvalidInput, also for a row that contradicts a previous one.
 
-        Args:
-            is_partial: Whether the row is one annotation in a data set, such as one worker's. Metadata that differ from
-                those of a previous row become lists.
+        Metadata of a partial row, such as one worker's annotation, become lists where they differ from a previous
+        row's.
         """
         try:
             video = VideoSpec.model_validate(fields)
@@ -362,15 +359,11 @@ def read_tables(
 
 
 class FileMatcher:
-    """Finds the file that a table row names.
+    """Finds the file of a folder that a table row names.
 
     Neither the browser nor the table knows the other's folder, so paths are compared from their ends: if no other file
     fits, ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and ``/data/clips/a.mp4`` names ``a.mp4``. Data set
-    IDs are video paths without extension.
-
-    Args:
-        paths: Paths of the files; those that are not part of the folder are never found. Spellings that
-            :func:`normalize_path` unifies are equal.
+    IDs are video paths without extension. Spellings that :func:`normalize_path` unifies are equal.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:

@@ -135,14 +135,11 @@ def list_folder_videos(
     also hidden ones. A listed video without a transcript gets one from its subtitles.
 
     Either all subfolders are listed or none. A video file is left out if its name is not Unicode, or if it is a broken
-    link. A table or sidecar file that is invalid, unreadable or outside ``root`` is left out, but not its videos.
+    link. A table or sidecar file that is invalid, unreadable or outside ``root`` is left out, but not its videos. A
+    library's uploaded files are listed only if a manifest names them, or if ``path`` is the folder of an upload.
 
-    A library keeps uploaded files below its media root. They are listed only if a manifest names them, or if ``path``
-    is the folder of an upload.
-
-    Args:
-        encoding: Encoding of the manifest, and of sidecar files that are not UTF-8. None: UTF-8, and detected.
-        root: Folder that links must not leave; its own path has no links. None: they may lead anywhere.
+    The encoding is that of the manifest (by default UTF-8), and of sidecar files that are not UTF-8 (by default
+    detected). Links must not leave ``root``, whose own path has none.
     """
     check_encoding(encoding or "utf-8")
     manifest = path if path.is_file() else find_manifest(path, caption_tables.FULL_MANIFEST_NAMES)
