@@ -27,10 +27,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def page_links(request: Request, next_cursor: str | None) -> dict[str, str]:
-    """Return the ``Link`` header of a list page (RFC 8288); empty on the last page.
-
-    The link contains only the query, so that it stays valid behind a proxy that changes the path.
-    """
+    """Return a page's ``Link`` header (RFC 8288): a query only, because proxies change paths; {} on the last page."""
     if next_cursor is None:
         return {}
     given = request.query_params.multi_items()

@@ -145,10 +145,7 @@ def video_cell(video_id: str, uri: str) -> Text:
 
 
 class CommandGroup(typer.Typer):
-    """Commands that print expected errors as sentences instead of tracebacks.
-
-    Ctrl-C exits with status 130. Unexpected errors keep their traceback.
-    """
+    """Commands that print expected errors as sentences, and exit with status 130 after Ctrl-C."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[_Command], _Command]:
         """Add a command; arguments as for ``typer.Typer``."""
@@ -233,10 +230,7 @@ def _is_usage_fault(error: Exception) -> bool:
 
 
 def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:
-    """List the errors, one line per field.
-
-    A field with a union type has one error per member; the rest of its location names the member.
-    """
+    """List the errors, one line per field; one of a union type has an error per member, which its location names."""
     messages: dict[str, list[str]] = {}
     for e in error.errors():
         prefix = f"{name(e['loc'])}: " if e["loc"] else ""

@@ -72,10 +72,7 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress 
 
 
 def parse_value(text: str) -> Any:
-    """Parse a value as JSON, or return it as a string if it is not JSON.
-
-    JSON has no NaN or infinity, and a request cannot contain them, so they are strings too.
-    """
+    """Parse a value as JSON, or return it as a string: other texts, and NaN and infinity, which JSON lacks."""
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)

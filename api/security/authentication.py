@@ -73,10 +73,7 @@ class Authenticator:
         return bool(self._key) and hmac.compare_digest(candidate.encode("utf-8", "replace"), self._key)
 
     async def is_open(self) -> bool:
-        """Return whether requests need no credentials: on loopback without keys and users.
-
-        Raises as :meth:`identify`.
-        """
+        """Return whether requests need no credentials (loopback without keys and users); raises as :meth:`identify`."""
         if self._key or not self._is_loopback:
             return False
         at, changes = time.monotonic(), credentials.change_count

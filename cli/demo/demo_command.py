@@ -181,10 +181,7 @@ _GALLERIES = {
 
 
 def print_recall(view: RecallMatrix) -> None:
-    """Print the newest release's Recall@1, 5 and 10 by domain and gallery, and means over all queries.
-
-    A line below the table warns of domains with few queries.
-    """
+    """Print the newest release's Recall@1, 5 and 10 by domain and gallery, means, and a warning of few queries."""
     console.print(
         "[bold]Recall@1 / @5 / @10 in % of the newest release[/bold] (queries: first captions of the held-out videos)",
         markup=True,

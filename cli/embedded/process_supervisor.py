@@ -209,10 +209,7 @@ class ChildProcess:
         return wait
 
     def rotate_log(self) -> None:
-        """Copy a log above the size limit to ``.log.1`` and truncate it.
-
-        The process may keep writing: it appends, so its next line starts at the new end.
-        """
+        """Copy a log above the size limit to ``.log.1``, and truncate it: the process appends its next line."""
         try:
             if self.log.stat().st_size <= self.max_log_bytes:
                 return

@@ -92,10 +92,7 @@ def record_change(
     *,
     actor: Actor | None = None,
 ) -> None:
-    """Add an entry to a change's transaction: an action such as ``task.cancel``, and the ID of the changed resource.
-
-    The details are JSON values without secrets.
-    """
+    """Add an entry to a change's transaction: its action, the ID of the resource, and JSON values without secrets."""
     actor = actor or current_actor()
     session.add(
         AuditEntry(

@@ -351,10 +351,7 @@ def end_session(session_id: str) -> None:
 
 
 def end_sessions_of_identity(issuer: str, subject: str) -> None:
-    """End all sessions of an OpenID user whose identity has lost its role.
-
-    The user is kept, and can sign in again once the identity has a role.
-    """
+    """End all sessions of an OpenID user whose identity has lost its role, but may get one again."""
     with change_credentials() as session:
         user = session.scalars(
             select(User).where(User.issuer == issuer, User.subject == subject)

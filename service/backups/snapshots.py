@@ -121,10 +121,7 @@ def _require_space(library: Settings, temporary: Path, needed: int) -> None:
 
 
 def _publish(library: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
-    """Rename a finished backup, in the transaction of its audit log entry.
-
-    A catalog that does not respond does not prevent a backup of the index.
-    """
+    """Rename a finished backup in the transaction of its audit log entry, or else without one."""
     file = sqlite_path(library.database_url)
     if file is None or file.exists():
         try:

@@ -137,10 +137,7 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
 
 @contextmanager
 def read_connection() -> Iterator[Connection]:
-    """Open a connection to read columns with: less work than a session, which matters for reads by every search.
-
-    In SQLite, each query is a transaction of its own.
-    """
+    """Open a connection to read columns with, in less time than a session. In SQLite, each query is a transaction."""
     try:
         with engine().connect().execution_options(cinestrata_begin=None) as connection:
             yield connection
@@ -300,10 +297,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _discard_broken_connections(context: ExceptionContext) -> None:
-    """Close the pool's connections after a file error, such as a failed disk.
-
-    Otherwise, a connection may refuse every change for as long as the pool keeps it.
-    """
+    """Close the pool's connections after a file error: one that is kept may refuse every change."""
     code = getattr(context.original_exception, "sqlite_errorcode", None)
     if code is not None and code & _PRIMARY_CODE in _FILE_ERRORS:
         context.is_disconnect = True

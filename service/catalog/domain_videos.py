@@ -162,10 +162,7 @@ def store_calibration(
 
 
 def read_calibration(session: Session, release_id: str, generation: int) -> dict[str, Any] | None:
-    """Read a release's newest model for an index generation; None without one.
-
-    Models from appends that failed or were cancelled do not apply.
-    """
+    """Read a release's newest model for an index generation, but none of an append that did not become ready."""
     return session.scalars(
         select(Calibration.model)
         .join(Task, Task.id == Calibration.task_id)

@@ -168,10 +168,7 @@ class Sync(Base):
 
 
 class SyncedFile(Base):
-    """A file that a domain follows, as the last sync of its source saw it.
-
-    Equal files share a video, and a video keeps its files when they are renamed.
-    """
+    """A file that a domain follows, as the last sync of its source saw it. Equal and renamed files keep their video."""
 
     __tablename__ = "synced_files"
     __table_args__ = (UniqueConstraint("task_id", "key"), Index("ix_synced_files_sha256", "sha256"))

@@ -15,18 +15,12 @@ from service.core.text_rules import name_key, unused_slug
 
 
 def lock_names(session: Session) -> None:
-    """Make other transactions that store domain names wait until this one ends.
-
-    Locks the position counter, as creating a task does. On SQLite, locks the whole file.
-    """
+    """Make other transactions that store domain names, or create tasks, wait until this one ends."""
     session.execute(select(PositionCounter.id).where(PositionCounter.id == 1).with_for_update())
 
 
 def find_task(session: Session, name_or_id: str) -> Task | None:
-    """Find a task by ID, name or slug; None if there is none.
-
-    IDs take precedence over names, and names over slugs. Names are case-insensitive.
-    """
+    """Find a task by ID, name (case-insensitive) or slug, in this order; None if there is none."""
     if "\0" in name_or_id:  # PostgreSQL refuses to compare with it
         return None
     text = name_or_id.encode("utf-8", "replace").decode()

@@ -252,10 +252,7 @@ _DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
 
 
 def _describe(error: Mapping[str, Any], model: Any) -> tuple[str, str]:
-    """Word an item of ``ValidationError.errors()`` as a message and a hint.
-
-    An item that already has a hint, directly or in its context, keeps its hint and message.
-    """
+    """Word an item of ``ValidationError.errors()`` as message and hint, unless it or its context has a hint."""
     kind, context = error["type"], error.get("ctx", {})
     hint = str(error.get("hint") or context.get("hint", ""))
     if kind == "extra_forbidden" and not hint:

@@ -294,10 +294,7 @@ def sweep_frame_caches() -> int:
 
 
 def sweep_orphan_thumbnails() -> None:
-    """Delete thumbnails older than an hour that belong to no video.
-
-    Killed processes and concurrent deletions leave such files. This lists all files.
-    """
+    """Delete thumbnails older than an hour that belong to no video, as killed processes leave them. Lists all files."""
     thumbnails = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     # Queried after the listing, so that new videos' files are not taken for orphans.
     with session_scope() as session:

@@ -127,10 +127,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
 
 
 def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:
-    """Find manifest errors, and shard rows that the manifest does not list, by task ID.
-
-    If the manifest is unreadable, nothing is compared, and its ``errors`` are returned.
-    """
+    """Find manifest errors, and shard rows that a readable manifest does not list, by task ID."""
     missing = {
         shard.task_id: "The index manifest does not list this shard."
         for shard in shards
@@ -187,10 +184,7 @@ def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
 
 
 def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:
-    """Read the next unfinished tasks in queue order, and the first failed task with its first rejected video.
-
-    Complete lists of rejected videos have their own route.
-    """
+    """Read the next unfinished tasks in queue order, and the first failed task with its first rejected video."""
     active = session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(MAX_ACTIVE)
     ).all()

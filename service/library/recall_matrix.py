@@ -134,10 +134,7 @@ def recall_figures(cell: Recall) -> library.RecallFigures:
 
 
 def read_served_recall() -> library.ServedRecall:
-    """Compute the served release's recall on the domains that it has learned.
-
-    Means are weighted by queries: a large and a tiny domain together have nearly the large one's recall.
-    """
+    """Compute the served release's recall on the domains that it has learned, with means weighted by queries."""
     return _served_recall(until_served(read_recall_cells()))
 
 

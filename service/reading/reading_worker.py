@@ -205,10 +205,7 @@ def _give_back(which: ColumnElement[bool], pause: float = 0.0, attempts: int = 0
 
 
 def claim_readings(owner: str, sources: Collection[ReadSource]) -> ReadingClaim | None:
-    """Claim some videos whose sources are to be read; None without any.
-
-    A video that was claimed before, and may have killed its worker, is claimed alone.
-    """
+    """Claim some videos to read, or one that was claimed before and may have killed its worker; None without any."""
     with session_scope() as session:  # without a lock while there is nothing to do
         if not readings.is_any_pending(session):
             return None

@@ -29,10 +29,7 @@ MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
 
 
 def normalize_uri(uri: str) -> str:
-    """Normalize a video's URI to the form that the catalog stores.
-
-    Upload URIs are compared as strings, so they have no empty segments, ``.`` or ``..``.
-    """
+    """Normalize a URI as the catalog stores it: those of uploads have no empty segments, ``.`` or ``..``."""
     if not uri.startswith(UPLOAD_SCHEME):
         return uri
     return UPLOAD_SCHEME + posixpath.normpath(uri.removeprefix(UPLOAD_SCHEME))

@@ -108,10 +108,7 @@ def remove_sync(name_or_id: str) -> None:
 
 
 def send_due_syncs() -> int:
-    """Send a message for each due sync, and for each run whose worker has died, and return how many.
-
-    If the broker is unreachable, the sync stays due.
-    """
+    """Send a message for each due sync, and for each run whose worker has died; return how many were sent."""
     with session_scope() as session:
         at = now(session)
         due = session.scalars(select(Sync.id).where(_is_due(at))).all()

@@ -89,10 +89,7 @@ def create_task_from_archive(
 def append_archive(
     task_id: str, archive: BinaryIO, filename: str, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
-    """Append the videos in an archive with a manifest to a learned domain.
-
-    Raises as :func:`append_videos` and :func:`create_task_from_archive`.
-    """
+    """Append the videos in an archive to a learned domain; raise as :func:`append_videos` and for a new task."""
     request = TaskRequest(idempotency_key, caller, target_id=task_id)
     return _create_from_archive(request, archive, filename, tasks.AppendSpec, {})
 

@@ -68,10 +68,7 @@ def complete_probing(claim: Claim) -> None:
 
 
 def _reject_copies(claim: Claim) -> None:
-    """Reject accepted videos whose content equals that of one with a smaller vector ID.
-
-    Workers that process chunks at the same time do not see each other's videos.
-    """
+    """Reject copies of accepted videos with a smaller vector ID, which workers of other chunks have not seen."""
     earlier = aliased(Video)
     has_original = (
         select(earlier.vector_id)

@@ -164,10 +164,7 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
 
 
 def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None:
-    """Store a message about an event for each endpoint that receives it, in the transaction of the change.
-
-    ``data`` are JSON values without secrets.
-    """
+    """Store a message (JSON values without secrets) for each endpoint that receives an event, in its transaction."""
     webhooks = session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all()
     for webhook in webhooks:
         if event not in webhook.events:

@@ -183,10 +183,7 @@ class ChunkClaim:
             self._release(str(error) or type(error).__name__ if is_failure else None, pause)
 
     def _release(self, failure: str | None, pause: float | None) -> None:
-        """Give the chunk back; other workers may claim it after a pause in seconds.
-
-        Without a failure, the attempt does not count.
-        """
+        """Give the chunk back, for others after a pause in seconds. Without a failure, the attempt does not count."""
         with session_scope(write=True) as session:
             chunk = self._lock(session)
             if chunk is None:

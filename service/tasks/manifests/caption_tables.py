@@ -68,10 +68,7 @@ _MAX_FOLDERS = 64  # compared per row that names a file by the end of its path; 
 def find_tables(
     paths: Iterable[str], suffixes: tuple[str, ...] = (*TABLE_SUFFIXES, *TYPED_SUFFIXES)
 ) -> list[str]:
-    """Find the files in a folder that look like caption tables by name.
-
-    Files that are not part of the folder, JSON sidecar files and spreadsheet lock files are skipped.
-    """
+    """Find a folder's caption tables by name, without what is no part of it, JSON sidecar files and lock files."""
     paths = list(paths)
     tables = [path for path in paths if path.lower().endswith(suffixes) and find_omission(path) is None]
     has_json = any(path.lower().endswith(".json") for path in tables)

@@ -229,10 +229,7 @@ class _FolderFiles:
 
 
 def _walk(folder: Path, root: Path | None, report_progress: Callable[[], object]) -> _FolderFiles:
-    """List all files below a folder and below the folders that it links to, each once.
-
-    Folders that cannot be read are left out by name: their videos have not vanished.
-    """
+    """List all files below a folder and what it links to, each once. Unreadable folders are left out by name."""
     content = _FolderFiles()
     base = folder.resolve()
     seen: set[Path] = set()

@@ -112,10 +112,7 @@ def object_fields(fields: Any, location: str) -> Any:
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[str], location: str) -> dict[str, Any]:
-    """Read a row's video, with fields as in ``POST /tasks``; empty if all cells are empty; raise InvalidInput.
-
-    Captions in one cell are separated by ``|``.
-    """
+    """Read a row's fields as in ``POST /tasks``; captions are separated by ``|``; {} if empty; raise InvalidInput."""
     values: dict[str, Any] = {
         field: value
         for field, cell in zip((*fields, *[""] * (len(cells) - len(fields))), cells, strict=False)
@@ -156,10 +153,7 @@ def _captions(cell: Any) -> list[str]:
 
 
 def _python_list(text: str) -> list[str] | None:
-    """Parse a list of texts as Python, NumPy or pandas print it; None for other texts.
-
-    Only the texts are evaluated: NumPy prints no commas, so that Python would join them.
-    """
+    """Parse a list of texts as Python, NumPy (without commas) or pandas print it; None for other texts."""
     if not _PYTHON_LIST.fullmatch(text):
         return None
     with suppress(SyntaxError, ValueError):  # an invalid escape
