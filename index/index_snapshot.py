@@ -67,7 +67,7 @@ class IndexSnapshot:
         degraded: dict[str, str] = {}
         for task in manifest.shards:
             open_shard = previous._shards.get(task) if previous else None
-            if previous and open_shard and _is_unchanged(task, open_shard, previous.manifest, manifest):
+            if previous and open_shard and manifest.has_same_shard(task, previous.manifest):
                 shards[task] = open_shard
                 continue
             try:
@@ -161,12 +161,6 @@ class IndexSnapshot:
                 f"but the query is for {fingerprint[:12]}; restore the index as a whole from one backup"
             )
         return shard
-
-
-def _is_unchanged(task: str, shard: SearchableShard, before: Manifest, after: Manifest) -> bool:
-    """Check whether a shard has the same segments and deletions in both generations."""
-    same_deletions = before.tombstones.get(task) == after.tombstones.get(task)
-    return same_deletions and shard.segments == after.segments(task)
 
 
 def _segments_beyond(manifest: Manifest, max_bytes: int) -> set[str]:

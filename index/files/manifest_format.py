@@ -220,6 +220,11 @@ class Manifest:
         """List the segments of a task's shard, in order of publication."""
         return (self.shards[task], *self.appended.get(task, ()))
 
+    def has_same_shard(self, task: str, other: Manifest) -> bool:
+        """Check whether a task's shard has the same segments and deletions in another generation."""
+        is_same = self.tombstones.get(task) == other.tombstones.get(task)
+        return is_same and self.segments(task) == other.segments(task)
+
     def live_count(self, task: str) -> int:
         """Count the undeleted vectors of a task."""
         return sum(segment.count for segment in self.segments(task)) - self.deleted_count(task)

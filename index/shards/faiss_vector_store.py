@@ -13,8 +13,8 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Hits, Ids, Rows, Vectors, combine_hits, find_ids
-from index.errors import ShardCorrupt, ShardMissing
+from index.arrays import Hits, Ids, Vectors, combine_hits, find_ids
+from index.errors import ShardCorrupt
 from index.files import segment_files
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.scanning import exact_scan
@@ -97,8 +97,8 @@ class Segment:
         """Mark the rows that a search may return: not the excluded IDs, and only the included ones; None means all."""
         live = np.full(self.entry.count, included is None)
         if included is not None:
-            live[self._known_rows(included)] = True
-        live[self._known_rows(excluded)] = False
+            live[find_ids(self.ids, included)[1]] = True
+        live[find_ids(self.ids, excluded)[1]] = False
         return np.packbits(live, bitorder="little")
 
     def search_many(self, queries: Vectors, k: int, live: exact_scan.RowBitmap | None = None) -> list[Hits]:
@@ -116,24 +116,14 @@ class Segment:
         """Search among a few distinct IDs as :meth:`search_many` does; None if they are too many to read one by one."""
         if not self._exact.is_gather_faster(len(ids)):
             return None
-        among = np.sort(self._known_rows(ids))
+        among = np.sort(find_ids(self.ids, ids)[1])
         results = [self._exact.search_rows(query, among, k) for query in queries]
         return [Hits(self.ids[rows], scores) for rows, scores in results]
 
-    def vectors(self, ids: Ids) -> Vectors:
-        """Read stored vectors ``float32 [len(ids), dim]``, as they were rounded; raises ShardMissing."""
-        ids = np.asarray(ids, np.int64)
-        rows = self.rows(ids)
-        if (rows < 0).any():
-            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[rows < 0][0])}")
-        return self._exact.vectors(rows)
-
-    def rows(self, ids: Ids) -> Rows:
-        """Find the row of each ID; −1 for unknown IDs."""
-        is_stored, stored_rows = find_ids(self.ids, ids)
-        rows = np.full(len(ids), -1, np.int64)
-        rows[is_stored] = stored_rows
-        return rows
+    def fetch(self, ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
+        """Find which IDs are stored, and read their vectors ``float32 [n, dim]``, as they were rounded."""
+        is_stored, rows = find_ids(self.ids, ids)
+        return is_stored, self._exact.vectors(rows)
 
     def _search_ann(
         self, ann: AnnIndex, query: Vectors, k: int, live: exact_scan.RowBitmap | None
@@ -151,9 +141,6 @@ class Segment:
             if len(rows) == k:
                 return rows, scores
         return self._exact.search(query, k, live)
-
-    def _known_rows(self, ids: Ids) -> Rows:
-        return find_ids(self.ids, np.asarray(ids, np.int64))[1]
 
 
 @dataclass
@@ -302,6 +289,4 @@ class FaissShard(SearchableShard):
 
     def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
         for folder, entry in self._folders:
-            segment = self._cache.get(folder, entry)
-            present = segment.rows(ids) >= 0
-            yield present, segment.vectors(ids[present])
+            yield self._cache.get(folder, entry).fetch(ids)

@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 from sqlalchemy import bindparam, select
 
-from index.arrays import Hit, Ids, find_ids
+from index.arrays import Hit, Ids, batches, find_ids
 from index.files.manifest_format import task_of
 from service.catalog.database import CatalogReads, read_connection, read_last_edit, session_scope
 from service.catalog.domain_videos import in_domain, read_edited_videos
@@ -34,6 +34,7 @@ from service.core.change_sequence import LATEST
 from service.core.errors import Unavailable
 from service.core.process_setup import lower_thread_priority
 from service.core.text_rules import name_key
+from service.search.catalog_texts import IDS_PER_QUERY
 from service.search.library_words import LibraryWords
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
@@ -44,7 +45,6 @@ _POLL_SECONDS = 1.0
 _LATE_SECONDS = 2.5  # since the last poll
 _MAX_EDITED = 10_000  # edited videos whose rows are kept apart from their domains'
 _MAX_SHARE = 0.1  # of the thread's time: reading a large domain takes seconds
-_IDS_PER_QUERY = 500
 _NOT_CACHED = "the catalog database can't be reached, and the copy of its rows has no room for this domain"
 # Table columns instead of mapped objects, compiled once: this halves the time per search.
 _VIDEOS = Video.__table__.c
@@ -324,7 +324,9 @@ class CatalogReadCache:
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
         """Group the IDs of hits by task, without those that the current manifest lists as deleted."""
-        by_task = _by_task(hits)
+        by_task: dict[str, list[int]] = {}
+        for task, vector_id in {(hit.task, hit.id) for hit in hits}:
+            by_task.setdefault(task, []).append(vector_id)
         changed = self._changed_ids(snapshot, list(by_task)) if self._changed_ids else {}
         for task, stored in changed.items():
             ids = np.array(by_task[task], np.int64)
@@ -342,23 +344,13 @@ class CatalogReadCache:
                 log.warning("catalog_not_cached", error=str(error), kind=type(error).__name__)
 
 
-def _by_task(hits: Sequence[Hit]) -> dict[str, list[int]]:
-    """Group the distinct vector IDs of hits by task."""
-    ids: dict[str, list[int]] = {}
-    for task, vector_id in {(hit.task, hit.id) for hit in hits}:
-        ids.setdefault(task, []).append(vector_id)
-    return ids
-
-
 def read_rows(vector_ids: Collection[int]) -> dict[int, VideoRow]:
     """Read rows from the catalog by vector ID."""
-    ids = list(vector_ids)
     rows: dict[int, VideoRow] = {}
-    if not ids:
+    if not vector_ids:
         return rows
     with read_connection() as connection:
-        for start in range(0, len(ids), _IDS_PER_QUERY):
-            chunk = ids[start : start + _IDS_PER_QUERY]
+        for chunk in batches(list(vector_ids), IDS_PER_QUERY):
             read = connection.execute(_BY_VECTOR_ID, {"ids": chunk})
             rows |= {vector_id: VideoRow(*columns) for vector_id, *columns in read}
     return rows

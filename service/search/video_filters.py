@@ -39,9 +39,8 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 FACET_FIELDS, FACET_VALUES = 5, 8  # metadata fields, and values of each
 FACET_CHARS = 80  # longer values are descriptions, not categories
 _FEW_VALUES = 64  # a column this short groups videos even if all its values differ
-MAX_BYTES = (
-    1024**3
-)  # of cached metadata: about 30 million videos, or as many moments, whose fields have few values
+# Of cached metadata: about 30 million videos, or as many moments, whose fields have few values.
+MAX_BYTES = 1024**3
 _MAX_EXACT = 2**53  # integers beyond are no floats
 _VALUE_BYTES = 200  # overhead of the Python objects of a distinct value, roughly
 

@@ -66,16 +66,11 @@ def appended_profiles(
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
     """Check whether a shard contains appended videos that are not deleted."""
     with session_scope() as session:
-        # The manifest is replaced before the catalog assigns the videos to the domain, possibly between the two reads.
-        unfinished = (
-            select(Video.vector_id)
-            .join(Task, Task.id == Video.task_id)
-            .where(Task.target_id == task, Video.status == "accepted")
-        )
-        published = select(Video.vector_id).where(
-            Video.task_id == task, Video.effective_split == "appended", Video.status == "accepted"
-        )
-        ids = [*session.scalars(unfinished), *session.scalars(published)]
+        # The manifest is replaced before the catalog assigns the videos to the domain.
+        is_published = (Video.task_id == task) & (Video.effective_split == "appended")
+        appended = select(Video.vector_id).join(Task, Task.id == Video.task_id)
+        of_domain = (Task.target_id == task) | is_published
+        ids = list(session.scalars(appended.where(of_domain, Video.status == "accepted")))
     return bool(np.isin(np.array(ids, np.int64), shard.ids).any())
 
 

@@ -143,9 +143,7 @@ class GenerationLoader:
         for task in tasks:
             if task not in manifest.shards:
                 changed[task] = np.empty(0, np.int64)
-            elif manifest.segments(task) != before.segments(task) or (
-                manifest.tombstones.get(task) != before.tombstones.get(task)
-            ):
+            elif not manifest.has_same_shard(task, before):
                 deleted = self._store.tombstones(manifest, task)
                 changed[task] = self._store.open(manifest.segments(task), deleted).ids
         return changed

@@ -68,7 +68,7 @@ class ShardScan(NamedTuple):
     exclude: Sequence[int] = ()  # IDs to leave out
     # If given, the k nearest videos without captions are found, too, and follow those of all.
     captions: DomainCaptions | None = None
-    find_uncaptioned: Callable[[], Ids] | None = None  # lists the IDs to search that have none
+    narrow: Callable[[Ids], Ids] = lambda videos: videos  # adds moments, and selects those to search
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,50 +303,53 @@ class SearchSnapshot:
         if task not in self.degraded:
             shard = self.shards[task]
             queries = query[None] if len(scans) == 1 else np.stack([scan.query for scan in scans])
+
+            def search(rows: Rows, depth: int, ids: Ids | None = among) -> list[Hits]:
+                return shard.search_many(queries[rows], depth, exclude, ids)
+
             try:
-                if captions is not None:
-                    return self._scan_both(scans[0], queries, captions)
-                if group is None or not shard.has_moments:
+                if group is None or (not shard.has_moments and captions is None):
                     return shard.search_many(queries, k, exclude, among)
-
-                def search(rows: Rows, depth: int) -> list[Hits]:
-                    return shard.search_many(queries[rows], depth, exclude, among)
-
-                return nearest_videos(search, len(queries), k, group)
+                if captions is None:
+                    return nearest_videos(search, len(queries), k, group)
+                return self._scan_both(search, len(queries), scans[0], group, captions)
             except ShardStoreError as error:
                 self.mark_degraded(task, error)
         return [NO_HITS] * len(scans)
 
-    def _scan_both(self, scan: ShardScan, queries: Vectors, captions: DomainCaptions) -> list[Hits]:
+    def _scan_both(
+        self,
+        search: Callable[..., list[Hits]],
+        count: int,
+        scan: ShardScan,
+        group: Grouping,
+        captions: DomainCaptions,
+    ) -> list[Hits]:
         """Find the nearest videos to each query, and the nearest of those without captions, in one pass.
 
         Its depth is a multiple of what has enough of these if captions do not depend on the cosine. If it is not
         enough for a query, the videos without captions are searched alone.
         """
-        shard, count, number = self.shards[scan.task], len(queries), self.task_indices[scan.task]
-        group = scan.group if scan.group and shard.has_moments else lambda hits: hits
+        shard, number = self.shards[scan.task], self.task_indices[scan.task]
         needed = scan.k * int(self.video_tasks.counts[number]) // int(captions.uncaptioned_counts[number])
         first_depth = max(_DEPTH_FACTOR * scan.k, min(4 * needed, _ANN_HITS), 2 * needed)
-        first = shard.search_many(queries, first_depth, scan.exclude, scan.among)
+        first = search(np.arange(count), first_depth)
 
-        def search(rows: Rows, depth: int) -> Sequence[Hits]:
-            if depth == first_depth:
-                return [first[row] for row in rows.tolist()]
-            return shard.search_many(queries[rows], depth, scan.exclude, scan.among)
+        def search_again(rows: Rows, depth: int) -> list[Hits]:
+            return [first[row] for row in rows.tolist()] if depth == first_depth else search(rows, depth)
 
-        def search_uncaptioned(rows: Rows, depth: int) -> Sequence[Hits]:
+        def search_uncaptioned(rows: Rows, depth: int) -> list[Hits]:
             if depth == first_depth or (shard.is_remote and depth <= _REMOTE_HITS):
-                return search(rows, depth)
-            ids = scan.find_uncaptioned() if scan.find_uncaptioned else None
+                return search_again(rows, depth)
             limit = depth if shard.has_moments else scan.k
-            return shard.search_many(queries[rows], limit, scan.exclude, ids)
+            return search(rows, limit, scan.narrow(captions.uncaptioned(number)))
 
         def drop_captioned(hits: Hits) -> Hits:
             videos = group(hits)
             is_captioned = captions.are_captioned(videos.ids, np.full(len(videos.ids), number))
             return Hits(videos.ids[~is_captioned], videos.scores[~is_captioned])
 
-        nearest = nearest_videos(search, count, scan.k, group, first_depth)
+        nearest = nearest_videos(search_again, count, scan.k, group, first_depth)
         uncaptioned = nearest_videos(search_uncaptioned, count, scan.k, drop_captioned, first_depth)
         return [
             Hits(np.append(best.ids, more.ids[is_new]), np.append(best.scores, more.scores[is_new]))

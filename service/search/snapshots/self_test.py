@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from index.arrays import Vectors
-from index.errors import ShardMissing, ShardStoreError
+from index.arrays import Vectors, find_ids
+from index.errors import ShardStoreError
 from index.shards.vector_store import SearchableShard
 from models.errors import ReleaseError
 from models.releases.release_files import SelfTest, read_self_test
@@ -69,28 +69,14 @@ def _score_difference(
     self_test: SelfTest, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
 ) -> float:
     """Find the largest score difference over a query's recorded vectors and, if searched, its ranks."""
-    has_vector = self_test.ids[row] >= 0
-    ids, expected = self_test.ids[row][has_vector], self_test.scores[row][has_vector]
-    try:
-        stored = shard.vectors(ids)
-    except ShardMissing:
-        present = [number for number, vector_id in enumerate(ids) if _contains(shard, vector_id)]
-        ids, expected = ids[present], expected[present]
-        stored = shard.vectors(ids)
+    is_stored, _ = find_ids(shard.ids, self_test.ids[row])  # missing ranks have the ID −1
+    ids, expected = self_test.ids[row][is_stored], self_test.scores[row][is_stored]
     if not len(ids):
         return 0.0
+    stored = shard.vectors(ids)
     difference = float(np.abs(stored @ vector - expected).max())
     if is_searched and shard.count <= MAX_SCANNED_ROWS:
         # Segments appended later can only add nearer vectors, so scores may rise but not fall.
         scores = shard.search(vector, len(ids)).scores
         difference = max(difference, float((expected - scores).max()))
     return difference
-
-
-def _contains(shard: SearchableShard, vector_id: np.int64) -> bool:
-    """Check whether a shard contains a vector. Vectors removed by compaction have no tombstone."""
-    try:
-        shard.vectors(np.array([vector_id]))
-    except ShardMissing:
-        return False
-    return True

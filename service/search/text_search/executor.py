@@ -382,29 +382,20 @@ def _plan_scans(search: TextSearch, vectors: Mapping[str, Vectors]) -> list[tupl
             continue
         groups = words.groups(task, search.planner.depth)
         captions = words.captions if words.prefers_uncaptioned(task, many=True) else None
-        find_uncaptioned = partial(_uncaptioned, search, task, allowed)
+        narrow = partial(_narrow, search, task, allowed)
         # Where no other video can enter, only those with more evidence are scanned.
         is_whole = not (groups or captions) or search.planner.can_enter(task, words.absent(task))
         if is_whole or captions:
             count = search.planner.depth + words.negative_count(task)
-            scan = ShardScan(
-                task, vector, count, allowed, captions=captions, find_uncaptioned=find_uncaptioned
-            )
+            scan = ShardScan(task, vector, count, allowed, captions=captions, narrow=narrow)
             planned.append((scan, is_whole))
         for videos, count in groups:
-            among = _narrow(search, task, videos, allowed)
-            if len(among):
+            if len(among := narrow(videos)):
                 planned.append((ShardScan(task, vector, count, among), False))
     return planned
 
 
-def _uncaptioned(search: TextSearch, task: str, allowed: Ids | None) -> Ids:
-    """List the videos of a task without captions, with their moments."""
-    videos = search.words.captions.uncaptioned(search.snapshot.task_indices[task])
-    return _narrow(search, task, videos, allowed)
-
-
-def _narrow(search: TextSearch, task: str, videos: Ids, allowed: Ids | None) -> Ids:
+def _narrow(search: TextSearch, task: str, allowed: Ids | None, videos: Ids) -> Ids:
     """Add the moments to some of a task's video IDs, and leave out those that do not pass the filter."""
     ids = _with_moments(search.snapshot, search.cache, task, videos)
     return ids if allowed is None else np.intersect1d(ids, allowed)

@@ -118,10 +118,10 @@ class RoundPlanner:
         depth: Number of hits to find, each from a different video.
         tasks_in_first_page: With ``auto``, how many of the likeliest tasks the list's first page considered; None on
             the first page. Their hits precede all others, so that a list does not depend on its page sizes.
-        words: Highest evidence of texts in each task, ``[T]``; None without words.
-        likelihoods: Order of tasks with equal upper bounds, highest first, ``[T]``; None: in learned order.
+        words: Highest evidence of texts in each task, ``[T]``.
+        likelihoods: Order of tasks with equal upper bounds, highest first, ``[T]``.
         visuals: Visual score of each lineage.
-        lineages: Index of each task's lineage in ``visuals``, ``[T]``; None: all have the first.
+        lineages: Index of each task's lineage in ``visuals``, ``[T]``.
 
     Attributes:
         prior_bonuses: Prior bonuses of the included tasks, by ID.
@@ -142,10 +142,10 @@ class RoundPlanner:
         routes: Routes = "all",
         limits: RoundLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
-        words: npt.NDArray[np.floating] | None = None,
-        likelihoods: npt.NDArray[np.floating] | None = None,
+        words: npt.NDArray[np.floating] | float = 0.0,
+        likelihoods: npt.NDArray[np.floating],
         visuals: Sequence[VisualScore],
-        lineages: npt.NDArray[np.intp] | None = None,
+        lineages: npt.NDArray[np.intp],
     ) -> None:
         self.searched: set[str] = set()
         self.reached_tasks = 0
@@ -153,9 +153,8 @@ class RoundPlanner:
         self._tasks, self._numbers = tuple(numbers), numbers
         bonuses = np.asarray(prior_bonuses, np.float64)
         self.prior_bonuses = TaskValues(numbers, bonuses)
-        self._bounds = bonuses + (0.0 if words is None else words)
-        self._likelihoods = np.zeros(len(numbers)) if likelihoods is None else likelihoods
-        self._lineages = np.zeros(len(numbers), np.intp) if lineages is None else lineages
+        self._bounds = bonuses + words
+        self._likelihoods, self._lineages = likelihoods, lineages
         is_included = bonuses > -np.inf
         self._count = int(np.count_nonzero(is_included))
         self._is_searchable = is_included if searchable is None else is_included & searchable

@@ -215,8 +215,11 @@ def test_scan_of_all_videos_finds_the_nearest_without_captions(
     captioned = [video for video, has_one in zip(videos.tolist(), is_captioned, strict=False) if has_one]
     words = WordIndex.empty().replace([(video, [VideoText(TextKind.CAPTION, "a")]) for video in captioned])
     captions = DomainCaptions(words, snapshot.video_tasks)
-    rest = shard.ids[np.isin(video_ids_of(shard.ids), captioned, invert=True)]
-    scans = [ShardScan(task, q, k, captions=captions, find_uncaptioned=lambda: rest) for q in queries]
+
+    def with_moments(ids: np.ndarray) -> np.ndarray:
+        return shard.ids[np.isin(video_ids_of(shard.ids), ids)]
+
+    scans = [ShardScan(task, query, k, captions=captions, narrow=with_moments) for query in queries]
     for query, hits in zip(queries, snapshot.scan(scans), strict=True):
         everything = Hits(shard.ids, shard.vectors(shard.ids) @ query)
         reference = _slow(everything, lambda _: True)
