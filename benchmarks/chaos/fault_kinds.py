@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from benchmarks.chaos.machines import APIS, OPERATOR, SPARE, MachinesDeployment
 from benchmarks.chaos.process_faults import KILL_POINTS, arm_kill_point, disarm, killed_process, shift_clock
 from benchmarks.chaos.service_client import NO_CATALOG
 
+_WORKERS = ("learning worker", "probing worker")
 _PAST_LEASE = 13.0  # seconds; leases in the deployments last ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
@@ -59,9 +60,12 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     if isinstance(deployment, MachinesDeployment):
         return _machine_faults(deployment)
     faults = [
-        *(_process_fault(role) for role in ("learning worker", "probing worker", "api", "redis")),
+        *(
+            Fault(f"kill {role}", partial(_kill, [role]), restarts_api=role == "api")
+            for role in (*_WORKERS, "api", "redis")
+        ),
         Fault("kill redis and lose its messages", _lose_messages),
-        *(_pause_fault(role) for role in ("learning worker", "probing worker")),
+        *(Fault(f"stop {role} past its lease", partial(_pause, role)) for role in _WORKERS),
         Fault("deliver every message twice", _deliver_again),
         Fault("two learning workers", _start_second_worker),
         Fault("restart the API during a hot swap", _restart_in_swap, restarts_api=True),
@@ -75,13 +79,12 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     if (postgres := deployment.postgres) is not None:
         faults.append(Fault("kill postgresql", lambda _: postgres.kill()))
     for role, network in deployment.networks.items():
-        faults.append(_network_fault(f"cut the network of {role} to the database", network, network.cut))
+        for kind, interrupt in (("cut", network.cut), ("freeze", network.freeze)):
+            strike = partial(_outage, interrupt, network.restore, seconds=_CUT_SECONDS)
+            faults.append(Fault(f"{kind} the network of {role} to the database", strike))
         if role == "api":
-            restart = _restart_without(network)
+            restart = partial(_restart_without, network)
             faults.append(Fault("restart the API without the database", restart, restarts_api=True))
-        faults.append(
-            _network_fault(f"freeze the network of {role} to the database", network, network.freeze)
-        )
     if deployment.mode == "embedded":
         faults += [
             Fault("clock jumps forward", lambda context: _jump(context, 1)),
@@ -109,9 +112,11 @@ def _machine_faults(machines: MachinesDeployment) -> list[Fault]:
     return faults
 
 
-def _outage(begin: Callable[[], object], end: Callable[[], object], _context: FaultContext) -> bool:
+def _outage(
+    begin: Callable[[], object], end: Callable[[], object], _context: FaultContext, seconds: float = 0.0
+) -> bool:
     begin()
-    time.sleep(OUTAGE_SECONDS)
+    time.sleep(seconds or OUTAGE_SECONDS)
     end()
     return True
 
@@ -124,23 +129,17 @@ def _replace_worker(context: FaultContext, machines: MachinesDeployment) -> bool
     return _outage(lambda: None, partial(machines.power_on, "prober1"), context)
 
 
-def _process_fault(role: str) -> Fault:
-    return Fault(f"kill {role}", lambda context: _kill(context, role), restarts_api=role == "api")
-
-
-def _kill(context: FaultContext, *roles: str) -> bool:
+def _kill(roles: Sequence[str], context: FaultContext) -> bool:
     """Kill all processes of some roles; returns whether one of them was running."""
     return _signal([pid for role in roles for pid in context.deployment.pids(role)], signal.SIGKILL)
 
 
-def _pause_fault(role: str) -> Fault:
-    def strike(context: FaultContext) -> bool:
-        pids = context.deployment.pids(role)
-        _signal(pids, signal.SIGSTOP)
-        time.sleep(_PAST_LEASE)
-        return _signal(pids, signal.SIGCONT)
-
-    return Fault(f"stop {role} past its lease", strike)
+def _pause(role: str, context: FaultContext) -> bool:
+    """Stop the processes of a role past their lease, and continue them."""
+    pids = context.deployment.pids(role)
+    _signal(pids, signal.SIGSTOP)
+    time.sleep(_PAST_LEASE)
+    return _signal(pids, signal.SIGCONT)
 
 
 def _point_fault(name: str) -> Fault:
@@ -165,25 +164,13 @@ def _point_fault(name: str) -> Fault:
     return Fault(f"kill at: {name}", strike, needs=frozenset(needs))
 
 
-def _network_fault(kind: str, network: TcpProxy, interrupt: Callable[[], None]) -> Fault:
-    def strike(_context: FaultContext) -> bool:
-        interrupt()
-        time.sleep(_CUT_SECONDS)
-        network.restore()
-        return True
-
-    return Fault(kind, strike)
-
-
-def _restart_without(network: TcpProxy) -> Callable[[FaultContext], bool]:
-    def strike(context: FaultContext) -> bool:
-        network.cut()
-        killed = _kill(context, "api")
-        time.sleep(_START_SECONDS + context.rng.uniform(0, _CUT_SECONDS))
-        network.restore()
-        return killed
-
-    return strike
+def _restart_without(network: TcpProxy, context: FaultContext) -> bool:
+    """Restart the API while its network is cut."""
+    network.cut()
+    killed = _kill(["api"], context)
+    time.sleep(_START_SECONDS + context.rng.uniform(0, _CUT_SECONDS))
+    network.restore()
+    return killed
 
 
 def _lose_messages(context: FaultContext) -> bool:
@@ -226,13 +213,13 @@ def _restart_in_swap(context: FaultContext) -> bool:
             return False
         time.sleep(0.005)
     time.sleep(context.rng.uniform(0, 0.8))
-    return _kill(context, "api")
+    return _kill(["api"], context)
 
 
 def _restart_read_only(context: FaultContext) -> bool:
     """Kill the workers; those that replace them open all files for the first time."""
     with context.volume.read_only():
-        _kill(context, "learning worker", "probing worker")
+        _kill(_WORKERS, context)
         time.sleep(_FULL_SECONDS)
     return True
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import random
 import resource
-import socket
+import socketserver
 import struct
 import sys
 import tempfile
@@ -34,6 +33,7 @@ import av
 import numpy as np
 from sqlalchemy import select
 
+from benchmarks.reporting.markdown_tables import write_json
 from cinestrata_schemas.tasks import TaskSpec
 from media.video_limits import VideoLimits
 from service.catalog.database import dispose, session_scope
@@ -381,25 +381,18 @@ def _outcome(status: str, reason: str | None) -> str:
 def _connections() -> Iterator[tuple[str, list[str]]]:
     """Serve on a local URL, which playlists among the inputs name; yields it and the peers that connect."""
     peers: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.2)
-        stop = threading.Event()
 
-        def accept() -> None:
-            while not stop.is_set():
-                try:
-                    connection, peer = server.accept()
-                except TimeoutError:
-                    continue
-                connection.close()
-                peers.append(str(peer))
+    class Recorder(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            peers.append(str(self.client_address))
 
-        thread = threading.Thread(target=accept)
+    with socketserver.TCPServer(("127.0.0.1", 0), Recorder) as server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.getsockname()[1]}/video.mp4", peers
+            yield f"http://127.0.0.1:{server.server_address[1]}/video.mp4", peers
         finally:
-            stop.set()
+            server.shutdown()
             thread.join()
 
 
@@ -411,8 +404,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("hostile-media.json"))
     arguments = parser.parse_args()
     report = run(arguments.inputs, arguments.seed)
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=1))
+    write_json(arguments.out, report)
     return 1 if report["violations"] else 0
 
 
