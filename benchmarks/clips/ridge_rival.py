@@ -82,34 +82,27 @@ class RidgeSettings:
         return f"penalty {self.penalty:g}, centered on the {'gallery' if self.recentered else 'fitted clips'}"
 
 
-@dataclass(frozen=True)
-class RidgeMap:
-    """Affine map from features to targets: ``targets = (x - mean) / deviation @ weights + offset``."""
+class Ridge:
+    """Ridge regression on standardized features ``[n, F]`` to targets ``[n, W]``; the offset is not penalized.
 
-    mean: Floats  # [F]
-    deviation: Floats  # [F]
-    weights: Floats  # [F, W]
-    offset: Floats  # [W]
+    It minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there
+    are fewer clips than features.
+    """
+
+    def __init__(self, features: Floats, targets: Floats, penalty: float) -> None:
+        self._mean, self._deviation = features.mean(axis=0), features.std(axis=0) + 1e-6
+        self.offset: Floats = targets.mean(axis=0)
+        scaled, centered = (features - self._mean) / self._deviation, targets - self.offset
+        n, width = scaled.shape
+        if n < width:
+            dual = np.linalg.solve(scaled @ scaled.T + penalty * np.eye(n), centered)
+            self.weights: Floats = scaled.T @ dual
+        else:
+            self.weights = np.linalg.solve(scaled.T @ scaled + penalty * np.eye(width), scaled.T @ centered)
 
     def __call__(self, features: Floats) -> Floats:
         """Map features ``[n, F]`` to targets ``[n, W]``."""
-        return np.asarray((features - self.mean) / self.deviation @ self.weights + self.offset)
-
-
-def fit_ridge(features: Floats, targets: Floats, penalty: float) -> RidgeMap:
-    """Fit a ridge regression on standardized features; the offset is not penalized.
-
-    Minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there are
-    fewer clips than features.
-    """
-    mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-6
-    scaled, offset = (features - mean) / deviation, targets.mean(axis=0)
-    n, width = scaled.shape
-    if n < width:
-        weights = scaled.T @ np.linalg.solve(scaled @ scaled.T + penalty * np.eye(n), targets - offset)
-    else:
-        weights = np.linalg.solve(scaled.T @ scaled + penalty * np.eye(width), scaled.T @ (targets - offset))
-    return RidgeMap(mean, deviation, weights, offset)
+        return np.asarray((features - self._mean) / self._deviation @ self.weights + self.offset)
 
 
 def run_ridge(
@@ -170,7 +163,7 @@ class RidgeFit:
         texts = [text for domain in domains for text in domain.training_texts]
         self._tfidf = CaptionTfidf(texts)
         features = np.concatenate([domain.features[domain.training] for domain in domains])
-        self._ridge = fit_ridge(features, self._tfidf.transform(texts), settings.penalty)
+        self._ridge = Ridge(features, self._tfidf.transform(texts), settings.penalty)
         self._recentered = settings.recentered
         self.seconds = time.perf_counter() - began
 

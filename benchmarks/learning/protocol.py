@@ -12,10 +12,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,6 +24,7 @@ from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split
 from benchmarks.errors import ProtocolError, abbreviate, validation_summary
 from benchmarks.rivals import METHODS
 from benchmarks.rivals.baselines import Joint
+from index.arrays import batches
 from models.routing import DEFAULT_PRIOR
 
 _EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
@@ -48,28 +48,25 @@ class CtvrSource(StrictModel):
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """Yield the first ``count`` tasks; raise ProtocolError if a file is missing, with its name and folder."""
         groups = self.category_groups()[:count]
-        required = [row[0] for group in groups for category in group for _, row in category.rows()]
+        required = [row[0] for group in groups for category in group for _, row in category.rows]
         paths = self._files(videos, required)
         captions_by_video = self._training_captions(videos) if videos and self.captions else {}
         for number, group in enumerate(groups, 1):
             names = [category.name for category in group]
-            listed = [
-                _clip(row, split, paths[row[0]], captions_by_video)
-                for category in group
-                for split, row in category.rows()
-            ]
+            rows = (row for category in group for row in category.rows)
+            listed = [_clip(row, split, paths[row[0]], captions_by_video) for split, row in rows]
             name = ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
             yield SourceTask(f"task-{number:02d}", name, tuple(listed))
 
-    def category_groups(self) -> list[list[_Category]]:
+    def category_groups(self) -> list[Sequence[_Category]]:
         """Group the categories into tasks, in file order."""
         packed = (resources.files("benchmarks") / "protocols" / self.facts).read_bytes()
-        lines = gzip.decompress(packed).decode().splitlines()
+        splits: tuple[Split, ...] = ("train", "test")
         categories = [
-            _Category(fact["category"], fact["train"], fact["test"]) for fact in map(json.loads, lines)
+            _Category(fact["category"], [(split, row) for split in splits for row in fact[split]])
+            for fact in map(json.loads, gzip.decompress(packed).decode().splitlines())
         ]
-        size = self.categories_per_task
-        return [categories[start : start + size] for start in range(0, len(categories), size)]
+        return list(batches(categories, self.categories_per_task))
 
     def _files(self, folder: Path | None, required: Sequence[str]) -> dict[str, Path]:
         if folder is None:
@@ -107,17 +104,11 @@ class CtvrSource(StrictModel):
         return {video: tuple(captions) for video, captions in captions_by_video.items()}
 
 
-@dataclass(frozen=True)
-class _Category:
-    """A category and its videos, as rows ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
+class _Category(NamedTuple):
+    """A category and its videos by split, as rows ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
 
     name: str
-    train: list[list]
-    test: list[list]
-
-    def rows(self) -> Iterator[tuple[Split, list]]:
-        yield from (("train", row) for row in self.train)
-        yield from (("test", row) for row in self.test)
+    rows: list[tuple[Split, list]]
 
 
 def _clip(row: list, split: Split, path: Path, captions_of: Mapping[str, tuple[str, ...]]) -> SourceVideo:

@@ -82,17 +82,8 @@ def compare_answers(
 def _search(
     library: Library, questions: Sequence[Question], work: Path, backbone: str, backbones: dict[str, str]
 ) -> list[list[str]]:
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        served = serve(
-            library,
-            questions,
-            [],
-            folder=Path(folder) / "library",
-            media=work / "media",
-            cache=work / "frames",
-            backbone=backbone,
-            backbones=backbones,
-        )
+    folders: dict[str, Any] = {"media": work / "media", "cache": work / "frames"}
+    served = serve(library, questions, [], backbone=backbone, backbones=backbones, **folders)
     return [answer.top for answer in served.answers]
 
 

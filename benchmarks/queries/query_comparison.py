@@ -7,7 +7,6 @@ learned videos, with only their first captions, and without a quarter of the dom
 from __future__ import annotations
 
 import random
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -136,8 +135,7 @@ def compare_on_queries(
 ) -> QueryResults:
     """Ingest the libraries for all seeds, and search them; raise ProtocolError if a folder or a video is unusable."""
     with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary).resolve()
-        media = work / "media"
+        media = Path(temporary).resolve()
         domains = read_domains(folders, media, names=names, only=only, excluded=excluded)
         first = hide_videos(domains, 0, uncaptioned)
         features = read_features(first, backbone, cache, workers=workers, progress=progress)
@@ -150,10 +148,9 @@ def compare_on_queries(
         ]
 
         def answer(plan: Plan) -> ServedAnswers:
-            texts, folder = [query.text for query in plan.queries], work / plan.name
-            options: dict[str, Any] = {"folder": folder, "media": media, "cache": cache}
-            served = serve(plan.library, plan.questions, texts, backbone=backbone, method=method, **options)
-            shutil.rmtree(folder)
+            texts = [query.text for query in plan.queries]
+            options: dict[str, Any] = {"media": media, "cache": cache, "backbone": backbone, "method": method}
+            served = serve(plan.library, plan.questions, texts, **options)
             report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")
             return served
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -69,7 +70,6 @@ def serve(
     questions: Sequence[Question],
     texts: Sequence[str],
     *,
-    folder: Path,
     media: Path,
     cache: Path,
     backbone: str,
@@ -83,20 +83,21 @@ def serve(
     # Another library's settings, such as its database, must not reach this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
     environment |= {
-        "CINESTRATA_DATA_DIR": str(folder / "data"),
         "CINESTRATA_MEDIA_ROOT": str(media),
         "CINESTRATA_BACKBONE": backbone,
         "CINESTRATA_TORCH_THREADS": "1",
     }
     learned_with = dict.fromkeys(library, backbone) | dict(backbones or {})
-    with ProcessPoolExecutor(1, get_context("spawn"), _replace_environment, (environment,)) as process:
-        answers = process.submit(_answer, library, questions, texts, cache.absolute(), method, learned_with)
-        try:
-            return answers.result()
-        except ProtocolError:
-            raise
-        except Exception as error:
-            raise ProtocolError(f"the library cannot be ingested: {error}") from error
+    with tempfile.TemporaryDirectory() as data:
+        environment["CINESTRATA_DATA_DIR"] = data
+        with ProcessPoolExecutor(1, get_context("spawn"), _replace_environment, (environment,)) as process:
+            arguments = library, questions, texts, cache.absolute(), method, learned_with
+            try:
+                return process.submit(_answer, *arguments).result()
+            except ProtocolError:
+                raise
+            except Exception as error:
+                raise ProtocolError(f"the library cannot be ingested: {error}") from error
 
 
 def _replace_environment(environment: Mapping[str, str]) -> None:

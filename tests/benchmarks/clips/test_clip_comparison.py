@@ -18,7 +18,7 @@ from benchmarks.clips.clip_comparison import (
     write_caption_report,
 )
 from benchmarks.clips.clip_runs import GALLERIES, ClipRun, difference_interval
-from benchmarks.clips.ridge_rival import DomainFeatures, RidgeSettings, fit_ridge, run_ridge, select_settings
+from benchmarks.clips.ridge_rival import DomainFeatures, Ridge, RidgeSettings, run_ridge, select_settings
 from benchmarks.data.clip_folders import read_clip_domains
 from benchmarks.learning.protocol import parse_variant
 from trainer.task_data import Clip, TaskData
@@ -150,7 +150,7 @@ SETTINGS = RidgeSettings(penalty=2000, recentered=True)
 def test_dual_and_primal_forms_agree() -> None:
     rng = np.random.default_rng(0)
     features, targets = rng.normal(size=(5, 7)), rng.normal(size=(5, 3))
-    dual = fit_ridge(features, targets, penalty=3)
+    dual = Ridge(features, targets, penalty=3)
     scaled = (features - features.mean(axis=0)) / (features.std(axis=0) + 1e-6)
     primal = np.linalg.solve(scaled.T @ scaled + 3 * np.eye(7), scaled.T @ (targets - targets.mean(axis=0)))
     np.testing.assert_allclose(dual.weights, primal)

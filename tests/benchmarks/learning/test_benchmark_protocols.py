@@ -118,7 +118,7 @@ def _listed(name: str) -> CtvrSource:
 def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Empty files with the expected names in two folder levels, and training captions."""
     folder = tmp_path_factory.mktemp("msrvtt")
-    rows = [row for group in _listed("msrvtt-10").category_groups() for c in group for row in c.rows()]
+    rows = [row for group in _listed("msrvtt-10").category_groups() for c in group for row in c.rows]
     (folder / "TestVideo").mkdir()
     for split, (video, *_) in rows:
         (folder / ("TestVideo" if split == "test" else ".") / f"{video}.mp4").touch()
