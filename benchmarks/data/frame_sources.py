@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import numpy.typing as npt
-from av.container import InputContainer
-from av.video.stream import VideoStream
 
-from media import FrameSize, MediaError, sample_times
+from media import FrameSize, MediaError, VideoLimits, sample_times
 from media.media_paths import staged_path
-from media.pyav_decoding import FrameConverter, StreamExtent, fit_picture, frames_on_display
+from media.pyav_decoding import fit_picture, open_video
 
 Frames = npt.NDArray[np.uint8]
 
@@ -43,17 +41,10 @@ class FileFrames:
         """Decode ``uint8 [count, H, W, 3]`` at the midpoints of equal intervals of the part; raise MediaError."""
         name = self.path.name
         try:
-            with av.open(str(self.path), metadata_errors="replace") as container:
-                if not container.streams.video:
-                    raise MediaError(f"{name} has no video stream")
-                extent = _extent(container, container.streams.video[0])
-            with av.open(str(self.path), metadata_errors="replace") as container:
-                stream = container.streams.video[0]
-                stream.codec_context.thread_count = 1  # several processes decode in parallel
-                converter = FrameConverter(stream.sample_aspect_ratio or Fraction(1))
-                times = self._times(extent.duration, count)
-                shown = frames_on_display(container, stream, extent, times, name)
-                return np.stack([fit_picture(converter.convert(frame), size) for frame in shown])
+            with self.path.open("rb") as file, ExitStack() as stack:
+                video = open_video(stack, file, self.path.stat().st_size, name, VideoLimits())
+                pictures = video.pictures(self._times(video.extent.duration, count))
+                return np.stack([fit_picture(picture, size) for picture in pictures])
         except av.FFmpegError as error:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 
@@ -78,18 +69,3 @@ def write_frames(work: tuple[FileFrames, Path], count: int, size: FrameSize) -> 
     finally:
         staged.unlink(missing_ok=True)
     return ""
-
-
-def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
-    """Read the stream's extent from its header, or else from its packets, without decoding them."""
-    if stream.duration and stream.time_base:
-        return StreamExtent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
-    spans = [
-        (packet.pts, packet.pts + (packet.duration or 0))
-        for packet in container.demux(stream)
-        if packet.pts is not None and packet.size
-    ]
-    if not spans or not stream.time_base:
-        raise MediaError("its frames have no timestamps; convert it to mp4")
-    start = min(begin for begin, _ in spans)
-    return StreamExtent(float((max(end for _, end in spans) - start) * stream.time_base), len(spans), start)
