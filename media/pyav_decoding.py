@@ -141,23 +141,11 @@ def _end_tolerance(stream: VideoStream, duration: float) -> float:
     return min(1.0, max(0.1, 2 / float(stream.average_rate or 25), 0.05 * duration))
 
 
-def frames_on_display(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
-) -> Iterator[VideoFrame]:
-    """Yield the frame on display at each of ascending times in seconds; raise MediaError if the stream ends earlier."""
-    if extent.duration > _SEEK_ABOVE_SECONDS and extent.start is not None:
-        yield from _frames_by_seeking(container, stream, extent, times, name)
-    else:
-        yield from _frames_by_reading(container, stream, extent, times, name)
-
-
-def _frames_by_reading(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
-) -> Iterator[VideoFrame]:
-    """Yield the frames on display in one pass over all frames."""
+def _frames_by_reading(video: OpenVideo, times: Sequence[float]) -> Iterator[VideoFrame]:
+    """Yield the frames on display in one pass over all frames; raise MediaError if the stream ends before a time."""
     pending = list(reversed(times))
     current: _TimedFrame | None = None
-    for following in _timed_frames(container, stream, extent):
+    for following in _timed_frames(video):
         while current is not None and pending and following.begins > pending[-1]:
             pending.pop()
             yield current.frame
@@ -165,19 +153,18 @@ def _frames_by_reading(
             return
         current = following
     if current is None:
-        raise MediaError(f"{name} has no decodable frame; it is damaged; export it again")
-    if pending[0] - current.ends > _end_tolerance(stream, extent.duration):
+        raise MediaError(f"{video.name} has no decodable frame; it is damaged; export it again")
+    duration = video.extent.duration
+    if pending[0] - current.ends > _end_tolerance(video.stream, duration):
         end = max(current.ends, 0.0)
         raise MediaError(
-            f"{name} breaks off after {end:.1f} of {extent.duration:.1f} s; it is truncated; copy it again"
+            f"{video.name} breaks off after {end:.1f} of {duration:.1f} s; it is truncated; copy it again"
         )
     for _ in pending:
         yield current.frame
 
 
-def _frames_by_seeking(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
-) -> Iterator[VideoFrame]:
+def _frames_by_seeking(video: OpenVideo, times: Sequence[float]) -> Iterator[VideoFrame]:
     """Yield the frames on display, seeking to each time unless decoding forward is faster.
 
     If a seek fails, find the remaining frames by reading.
@@ -187,10 +174,10 @@ def _frames_by_seeking(
     for done, target in enumerate(times):
         near = cursor is not None and target - cursor.current.ends <= max(_NEAR_SECONDS, decoded)
         if cursor is None or not near or not cursor.advance(target):
-            cursor, decoded = _seek(container, stream, extent, target)
+            cursor, decoded = _seek(video, target)
         if cursor is None:
-            container.seek(0)
-            yield from _frames_by_reading(container, stream, extent, times[done:], name)
+            video.container.seek(0)
+            yield from _frames_by_reading(video, times[done:])
             return
         yield cursor.current.frame
 
@@ -211,17 +198,16 @@ class _StreamCursor:
         return self._next is not None or target - self.current.ends <= self._tolerance
 
 
-def _seek(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, target: float
-) -> tuple[_StreamCursor | None, float]:
+def _seek(video: OpenVideo, target: float) -> tuple[_StreamCursor | None, float]:
     """Seek to a time, None if no seek leads there; returns also the seconds decoded from where the seek led."""
+    stream, extent = video.stream, video.extent
     for margin in _SEEK_MARGINS:
         offset = max(target - margin, 0.0) / float(stream.time_base or Fraction(1, 1000))
         try:
-            container.seek((extent.start or 0) + int(offset), stream=stream)
+            video.container.seek((extent.start or 0) + int(offset), stream=stream)
         except av.FFmpegError:
             break
-        following = _timed_frames(container, stream, extent)
+        following = _timed_frames(video)
         first = next(following, None)
         if first is None or first.begins > target:
             continue  # the seek led past the target: use a larger margin
@@ -241,14 +227,13 @@ def intact_frames(container: InputContainer, stream: VideoStream | AudioStream) 
         yield from frames
 
 
-def _timed_frames(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent
-) -> Iterator[_TimedFrame]:
+def _timed_frames(video: OpenVideo) -> Iterator[_TimedFrame]:
     """Yield the frames in display order, skipping damaged packets."""
+    stream, extent = video.stream, video.extent
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)
     expected = 0.0
-    for frame in intact_frames(container, stream):
+    for frame in intact_frames(video.container, stream):
         length = (frame.duration or 0) * base
         if frame.pts is None or extent.start is None:
             begins, expected = expected, expected + (length or step)
@@ -339,9 +324,13 @@ class OpenVideo(NamedTuple):
         return float((self.extent.start or 0) * (self.stream.time_base or 0))
 
     def pictures(self, times: Sequence[float]) -> Iterator[Image.Image]:
-        """Yield the upright RGB picture on display at each time, the same object while it does not change."""
+        """Yield the upright RGB picture on display at each of ascending times in seconds since the first frame.
+
+        It is the same object while it does not change. Raise MediaError if the stream ends before a time.
+        """
         converter, image, converted = FrameConverter(self.aspect), None, None
-        for frame in frames_on_display(self.container, self.stream, self.extent, times, self.name):
+        is_long = self.extent.duration > _SEEK_ABOVE_SECONDS and self.extent.start is not None
+        for frame in _frames_by_seeking(self, times) if is_long else _frames_by_reading(self, times):
             if image is None or frame is not converted:
                 # Check again, because the size may change within a stream.
                 _check_size(frame.width, frame.height, self.aspect, self.name, self.limits)
