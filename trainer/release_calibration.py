@@ -59,17 +59,12 @@ class AppendedCaptions(NamedTuple):
 
 
 class LibraryCaptions(NamedTuple):
-    """Captions that calibrate a release, by task ID.
+    """Captions that calibrate a release, by task ID."""
 
-    Attributes:
-        excluded: Vector IDs of videos that calibration must not find.
-        unlearned: Vector IDs and captions of videos that were not learned.
-        appended: Captions of domains with appended videos.
-    """
-
-    excluded: Mapping[str, Ids]
+    excluded: Mapping[str, Ids]  # vector IDs of videos that calibration must not find
+    # vector IDs and captions of videos that were not learned
     unlearned: Mapping[str, Sequence[tuple[int, str]]]
-    appended: Mapping[str, AppendedCaptions]
+    appended: Mapping[str, AppendedCaptions]  # captions of domains with appended videos
 
 
 def calibrate_release(

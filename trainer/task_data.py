@@ -22,19 +22,14 @@ Split = Literal["train", "val", "test", "fold"]
 
 @dataclass(frozen=True)
 class Clip:
-    """An accepted video.
-
-    Attributes:
-        vector_id: ID of its vector in the shard.
-        frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
-        split: Use of the video: ``test`` videos are never trained on; ``fold`` videos are (by gradient steps, in
-            the last epoch), and are measured by a solution without them; videos without a split are only indexed.
-    """
+    """An accepted video."""
 
     id: str
-    vector_id: int
-    frames_path: Path
+    vector_id: int  # ID of its vector in the shard
+    frames_path: Path  # .npy file with its decoded frames, uint8 [M, H, W, 3]
     captions: tuple[str, ...]
+    # use of the video: test videos are never trained on; fold videos are (by gradient steps, in the last epoch), and
+    # are measured by a solution without them; videos without a split are only indexed
     split: Split | None
 
 

@@ -57,20 +57,15 @@ IndexingStage = Literal["indexing", "calibrating", "writing"]
 
 @dataclass(frozen=True)
 class WrittenRelease:
-    """A task's release and shard, written to the store but not yet published.
-
-    Attributes:
-        vectors: Vectors of the shard, one per whole video, as the store rounds them; None if they cannot be read.
-        moments: Manifest entries of the segments with moment vectors.
-        training: Folder of the state that only training needs, if it has any.
-    """
+    """A task's release and shard, written to the store but not yet published."""
 
     state: ReleaseState
     release: ReleaseEntry
     shard: SegmentEntry
+    # vectors of the shard, one per whole video, as the store rounds them; None if they cannot be read
     vectors: ShardVectors | None
-    moments: tuple[SegmentEntry, ...] = ()
-    training: ReleaseEntry | None = None
+    moments: tuple[SegmentEntry, ...] = ()  # manifest entries of the segments with moment vectors
+    training: ReleaseEntry | None = None  # folder of the state that only training needs, if it has any
 
 
 @dataclass(frozen=True)

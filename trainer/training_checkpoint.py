@@ -40,19 +40,13 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Training state after an epoch, without random generators, which every epoch seeds.
+    """Training state after an epoch, without random generators, which every epoch seeds."""
 
-    Attributes:
-        epoch: Number of completed epochs.
-        losses: Mean loss of each epoch.
-        micro_batch: Pairs that the towers encoded at once; None: whole batches.
-    """
-
-    epoch: int
-    losses: list[float]
+    epoch: int  # number of completed epochs
+    losses: list[float]  # mean loss of each epoch
     method: dict[str, Tensor]
     optimizer: dict[str, Any]
-    micro_batch: int | None = None
+    micro_batch: int | None = None  # pairs that the towers encoded at once; None: whole batches
 
 
 def run_identity(*parts: Any) -> str:

@@ -42,21 +42,14 @@ _READ_SECONDS = 0.25  # between reads of a GPU's losses, which wait for it
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Training progress after a step.
+    """Training progress after a step."""
 
-    Attributes:
-        epoch: Current epoch, from 1.
-        step: Number of completed steps, over all epochs.
-        loss: Loss of this step; None for a closed-form method.
-        videos_per_second: Mean since this process started training.
-    """
-
-    epoch: int
+    epoch: int  # current epoch, from 1
     epochs: int
-    step: int
+    step: int  # number of completed steps, over all epochs
     steps: int
-    loss: float | None
-    videos_per_second: float
+    loss: float | None  # loss of this step; None for a closed-form method
+    videos_per_second: float  # mean since this process started training
 
 
 def learn_task(

@@ -31,17 +31,11 @@ Loss = Callable[[Tensor, Sequence[str], Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How training will use memory.
+    """How training will use memory."""
 
-    Attributes:
-        micro_batch: Pairs that the towers encode at once; None: the whole batch.
-        needed: Estimated peak in bytes, beyond what the process already had.
-        usable: Bytes that it may allocate.
-    """
-
-    micro_batch: int | None
-    needed: int
-    usable: int
+    micro_batch: int | None  # pairs that the towers encode at once; None: the whole batch
+    needed: int  # estimated peak in bytes, beyond what the process already had
+    usable: int  # bytes that it may allocate
 
 
 def plan_memory(

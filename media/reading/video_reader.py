@@ -29,18 +29,12 @@ _HUB_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPO
 
 
 class SourceReading(NamedTuple):
-    """What one source of a video says.
-
-    Attributes:
-        model: What read it: package, version and model; empty if nothing did.
-        note: What was not read, and why; None if all was.
-        failed: Whether another attempt may succeed, since the reader crashed or took too long.
-    """
+    """What one source of a video says."""
 
     texts: list[TimedText]
-    model: str = ""
-    note: str | None = None
-    failed: bool = False
+    model: str = ""  # what read it: package, version and model; empty if nothing did
+    note: str | None = None  # what was not read, and why; None if all was
+    failed: bool = False  # whether another attempt may succeed, since the reader crashed or took too long
 
 
 VideoReading = dict[TextSource, SourceReading]

@@ -92,17 +92,11 @@ class _ArrayFields:
 
 @dataclass(frozen=True)
 class AnalyticVideoMap(_ArrayFields):
-    """Affine map from video features to both parts of video vectors.
+    """Affine map from video features to both parts of video vectors."""
 
-    Attributes:
-        weight: ``[F, semantic + lexical]``.
-        offset: ``[semantic + lexical]``.
-        zero_shot_weight: Weight γ of the backbone's own vector within the semantic part, ``[]``.
-    """
-
-    weight: Floats
-    offset: Floats
-    zero_shot_weight: Floats
+    weight: Floats  # [F, semantic + lexical]
+    offset: Floats  # [semantic + lexical]
+    zero_shot_weight: Floats  # weight γ of the backbone's own vector within the semantic part, []
 
     def __call__(self, features: Floats, projected: Floats, layout: VectorLayout) -> Floats:
         """Map features ``[n, F]``, and the backbone's own vectors for them, ``[n, ≥ semantic]``, to unit vectors
@@ -116,22 +110,15 @@ class AnalyticVideoMap(_ArrayFields):
 
 @dataclass(frozen=True)
 class AnalyticQueryMap(_ArrayFields):
-    """Arrays that turn a text's frozen vector and tokens into its query vector for one domain.
+    """Arrays that turn a text's frozen vector and tokens into its query vector for one domain."""
 
-    Attributes:
-        center: The domain's mean caption, which its queries are centered on, ``[semantic]``.
-        caption_mean: The domain's mean caption in its routing evidence, ``[semantic]``; empty without captions.
-        tokens: Word pieces in the domain's captions, ascending, ``[V]`` int64.
-        token_weights: Inverse document frequency of each token, ``[V]``.
-        unknown_token_weight: Weight of a token that no caption of the domain contains, ``[]``.
-        lexicon: Lexical vector of each token, ``[V, lexical]``; learned maps keep half precision, to save memory.
-    """
-
-    center: Floats
+    center: Floats  # the domain's mean caption, which its queries are centered on, [semantic]
+    # the domain's mean caption in its routing evidence, [semantic]; empty without captions
     caption_mean: Floats
-    tokens: npt.NDArray[np.int64]
-    token_weights: Floats
-    unknown_token_weight: Floats
+    tokens: npt.NDArray[np.int64]  # word pieces in the domain's captions, ascending, [V] int64
+    token_weights: Floats  # inverse document frequency of each token, [V]
+    unknown_token_weight: Floats  # weight of a token that no caption of the domain contains, []
+    # lexical vector of each token, [V, lexical]; learned maps keep half precision, to save memory
     lexicon: npt.NDArray[np.floating]
 
     @classmethod

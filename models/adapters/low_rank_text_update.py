@@ -29,24 +29,18 @@ _OUTPUT = slice(3, 4)  # the out-projection
 
 @dataclass(frozen=True)
 class TextUpdateSet:
-    """Updates of C candidates, or of those that were chosen.
+    """Updates of C candidates, or of those that were chosen."""
 
-    Attributes:
-        a: ``[C, layers, 4, r, d]``.
-        b: ``[C, layers, 4, d, r]``.
-        words: Token embedding changes, candidate after candidate, ``[R, d]``. Unchanged tokens share the first row, if
-            there are any.
-        keys: V × candidate + token of each row, ascending, and −1 for the row of unchanged tokens, ``[R]`` int64.
-        chosen: Positions of the chosen candidates, int64, which are gathered layer by layer, so that they are never all
-            copied at once; None: all.
-    """
-
-    a: Tensor
-    b: Tensor
+    a: Tensor  # [C, layers, 4, r, d]
+    b: Tensor  # [C, layers, 4, d, r]
+    # token embedding changes, candidate after candidate, [R, d]. Unchanged tokens share the first row, if there are any
     words: Tensor
+    # V × candidate + token of each row, ascending, and −1 for the row of unchanged tokens, [R] int64
     keys: Tensor
     vocabulary: int
     scale: float
+    # positions of the chosen candidates, int64, which are gathered layer by layer, so that they are never all copied at
+    # once; None: all
     chosen: Tensor | None = None
 
     @property

@@ -42,19 +42,12 @@ class _Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class TameWeights:
-    """Adapters in all text blocks, in W sets.
+    """Adapters in all text blocks, in W sets."""
 
-    Attributes:
-        a: Matrices A, which all experts share, ``[W, layers, 4, r, d]``.
-        b: Matrices B of E experts, ``[W, layers, 4, E, d, r]``.
-        router: Weights of the routers, ``[W, layers, 4, E, d]``.
-        noise: Scale of the exploration noise in training, ``[W, layers, 4, E, d]``.
-    """
-
-    a: Tensor
-    b: Tensor
-    router: Tensor
-    noise: Tensor
+    a: Tensor  # matrices A, which all experts share, [W, layers, 4, r, d]
+    b: Tensor  # matrices B of E experts, [W, layers, 4, E, d, r]
+    router: Tensor  # weights of the routers, [W, layers, 4, E, d]
+    noise: Tensor  # scale of the exploration noise in training, [W, layers, 4, E, d]
 
     @cached_property
     def layers(self) -> list[_Layer]:
@@ -77,26 +70,17 @@ class TameWeights:
 
 @dataclass(frozen=True)
 class TameCondition:
-    """Adapters and prototypes of C candidates under which texts are encoded.
+    """Adapters and prototypes of C candidates under which texts are encoded."""
 
-    Attributes:
-        weights: Adapters of W releases.
-        prototypes: Each candidate's prototype, ``[C, d]``.
-        experts: The expert that each candidate always uses, or ``ROUTED``, or ``NO_EXPERT``, ``[C]`` int64.
-        scale: λ in eq. 6.
-        dropout: Dropout on the input of A, in training only.
-        explore: Whether to add the router's noise, in training only.
-        sets: Index of each candidate's adapters among the W sets, ``[C]`` int64. None if all candidates share the only
-            set (W = 1), or candidate c has set c (W = C).
-    """
-
-    weights: TameWeights
-    prototypes: Tensor
-    experts: Tensor
+    weights: TameWeights  # adapters of W releases
+    prototypes: Tensor  # each candidate's prototype, [C, d]
+    experts: Tensor  # the expert that each candidate always uses, or ROUTED, or NO_EXPERT, [C] int64
     top_k: int
-    scale: float
-    dropout: float = 0.0
-    explore: bool = False
+    scale: float  # λ in eq. 6
+    dropout: float = 0.0  # dropout on the input of A, in training only
+    explore: bool = False  # whether to add the router's noise, in training only
+    # index of each candidate's adapters among the W sets, [C] int64. None if all candidates share the only set (W = 1),
+    # or candidate c has set c (W = C)
     sets: Tensor | None = None
 
     def choose(self, candidates: Tensor) -> TameCondition:

@@ -30,22 +30,14 @@ _PLAIN_TEXTS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp
 
 
 class OpenClipFiles(NamedTuple):
-    """A model's configuration and files.
-
-    Attributes:
-        source: Tag, or path of a file or folder.
-        config: Configuration of the towers.
-        preprocessing: Preprocessing that :data:`CONFIG_FILE` states; empty without that file.
-        weights: Local file of weights; None for a tag.
-        is_described: Whether the architecture is that of :data:`CONFIG_FILE`, not the one that open_clip has.
-    """
+    """A model's configuration and files."""
 
     model: str
-    source: str
-    config: dict[str, Any]
-    preprocessing: dict[str, Any]
-    weights: Path | None
-    is_described: bool
+    source: str  # tag, or path of a file or folder
+    config: dict[str, Any]  # configuration of the towers
+    preprocessing: dict[str, Any]  # preprocessing that CONFIG_FILE states; empty without that file
+    weights: Path | None  # local file of weights; None for a tag
+    is_described: bool  # whether the architecture is that of CONFIG_FILE, not the one that open_clip has
 
     @property
     def folder(self) -> Path | None:

@@ -36,21 +36,15 @@ VideoLoader = Callable[[ReleaseState], "Callable[[Tensor], Tensor]"]
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """The encoders that releases of one kind share.
+    """The encoders that releases of one kind share."""
 
-    Attributes:
-        kind: Value of the ``kind`` field in ``release.json``.
-        query_encoder: Class of query encoders. Its ``modes`` are the query modes that the family offers.
-        video_loader: Function that opens a loader of video encoders on a backbone, which it does not modify.
-        query_prefixes: Name prefixes of the release tensors that query encoders need.
-        video_prefixes: Name prefixes of the release tensors that video encoders need.
-    """
-
-    kind: str
+    kind: str  # value of the kind field in release.json
+    # class of query encoders. Its modes are the query modes that the family offers
     query_encoder: type[QueryEncoder]
+    # function that opens a loader of video encoders on a backbone, which it does not modify
     video_loader: Callable[[Backbone], VideoLoader]
-    query_prefixes: tuple[str, ...]
-    video_prefixes: tuple[str, ...]
+    query_prefixes: tuple[str, ...]  # name prefixes of the release tensors that query encoders need
+    video_prefixes: tuple[str, ...]  # name prefixes of the release tensors that video encoders need
 
 
 # The module of each kind's family.

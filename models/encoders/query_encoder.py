@@ -31,20 +31,15 @@ class TokenizedText(NamedTuple):
 
 @dataclass(frozen=True)
 class QueryEncoderInputs:
-    """Releases from which a query encoder is built.
+    """Releases from which a query encoder is built."""
 
-    Attributes:
-        backbone: Text side of the backbone that the releases were learned on.
-        pinned: For each task, the release that made its shard.
-        previous: Encoder for another release of the library on the same backbone. It is not modified.
-        unchanged_tasks: Tasks whose shard has the same release as in ``previous``. If the family keeps pinned weights,
-            the new encoder takes theirs from ``previous`` instead of reading the releases.
-    """
-
-    backbone: QueryBackbone
+    backbone: QueryBackbone  # text side of the backbone that the releases were learned on
     release: ReleaseState
-    pinned: Mapping[str, ReleaseState]
+    pinned: Mapping[str, ReleaseState]  # for each task, the release that made its shard
+    # encoder for another release of the library on the same backbone. It is not modified
     previous: QueryEncoder | None = None
+    # tasks whose shard has the same release as in previous. If the family keeps pinned weights, the new encoder takes
+    # theirs from previous instead of reading the releases
     unchanged_tasks: Collection[str] = ()
 
     def pinned_release(self, task: str) -> ReleaseState:

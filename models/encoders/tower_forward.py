@@ -241,20 +241,15 @@ class _TextStep:
     """One open block, applied to states ``[C, n, L, d]``.
 
     The condition changes each of the four projections (ctvr-ffa-tame, eq. 6).
-
-    Attributes:
-        end: Position where each text ends, ``[n]``.
-        mask: Tokens that all others attend to, ``[n, 1, 1, L]``.
-        is_cut: Whether to return states only at the ends of the texts, ``[C, n, 1, d]``.
     """
 
     block: OpenBlock
     layer: int
-    end: Tensor
+    end: Tensor  # position where each text ends, [n]
     condition: TextCondition | None
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # tokens that all others attend to, [n, 1, 1, L]
     causal: bool = True
-    is_cut: bool = False
+    is_cut: bool = False  # whether to return states only at the ends of the texts, [C, n, 1, d]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         query, key, value = (split_heads(t, self.block.heads) for t in self._project(hidden))

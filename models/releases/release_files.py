@@ -274,20 +274,16 @@ def _reading(release: str, file: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """P pairs of a text and a task, with the vectors and scores that the release's writer computed.
-
-    Attributes:
-        vectors: Query vectors, ``float16 [P, dim]``.
-        ids: IDs of vectors stored for the task, ``int64 [P, SELF_TEST_ANCHORS]``; −1 if it has fewer. For the release's
-            newest task they are the nearest vectors, best first.
-        scores: Inner products between these vectors and the query vector, ``float32 [P, SELF_TEST_ANCHORS]``.
-    """
+    """P pairs of a text and a task, with the vectors and scores that the release's writer computed."""
 
     mode: str
     texts: list[str]
     tasks: list[str]
-    vectors: npt.NDArray[np.float16]
+    vectors: npt.NDArray[np.float16]  # query vectors, float16 [P, dim]
+    # IDs of vectors stored for the task, int64 [P, SELF_TEST_ANCHORS]; −1 if it has fewer. For the release's newest
+    # task they are the nearest vectors, best first
     ids: npt.NDArray[np.int64]
+    # inner products between these vectors and the query vector, float32 [P, SELF_TEST_ANCHORS]
     scores: npt.NDArray[np.float32]
 
     def __len__(self) -> int:

@@ -44,15 +44,12 @@ class ReleaseTask:
 class ParentRelease:
     """Reference to the release that another one continues.
 
-    Attributes:
-        tasks: How many tasks the parent knows, with those of its ancestors; at least one.
-
     Raises:
         ValueError: A field has another type or is out of range.
     """
 
     release: str
-    tasks: int
+    tasks: int  # how many tasks the parent knows, with those of its ancestors; at least one
 
     def __post_init__(self) -> None:
         if not isinstance(self.release, str) or type(self.tasks) is not int or self.tasks < 1:
@@ -63,19 +60,15 @@ class ParentRelease:
 class TaskLineage:
     """The tasks of a release in the order in which they were learned, with their routing profiles.
 
-    Attributes:
-        tasks: Tasks that the release adds; at least one if it has a parent.
-        parent: Parent release; None if these are all tasks.
-        uncounted: IDs of tasks whose profile is empty because an earlier version had counted other tokens than word
-            pieces. Readers count their captions again.
-
     Raises:
         ValueError: The numbers of profiles and tasks differ, or the release adds no task to its parent's.
     """
 
-    tasks: tuple[ReleaseTask, ...]
+    tasks: tuple[ReleaseTask, ...]  # tasks that the release adds; at least one if it has a parent
     profiles: RoutingProfiles
-    parent: ParentRelease | None = None
+    parent: ParentRelease | None = None  # parent release; None if these are all tasks
+    # IDs of tasks whose profile is empty because an earlier version had counted other tokens than word pieces. Readers
+    # count their captions again
     uncounted: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -152,25 +145,16 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MeasuredFold:
-    """What a solution without the fold gives: query vectors, video vectors, and routing evidence for the task.
+    """What a solution without the fold gives: query vectors, video vectors, and routing evidence for the task."""
 
-    Attributes:
-        videos: Vector IDs of the fold's Q videos, ascending, ``[Q]``.
-        captions: :func:`caption_digest` of each video's caption, ``int64 [Q]``.
-        queries: Query vectors of the captions, ``float16 [Q, dim]``.
-        ids: Vector IDs of the fold's videos and of other videos in the task, ascending, ``[N]``.
-        vectors: Vectors of these videos, ``float16 [N, dim]``.
-        tokens: Token IDs of the task's routing profile, ascending.
-        routing: Tensors that replace those of the release in its routing evidence, by name.
-    """
-
-    videos: Ids
-    captions: Ids
-    queries: npt.NDArray[np.float16]
-    ids: Ids
-    vectors: npt.NDArray[np.float16]
-    tokens: npt.NDArray[np.int32]
+    videos: Ids  # vector IDs of the fold's Q videos, ascending, [Q]
+    captions: Ids  # caption_digest of each video's caption, int64 [Q]
+    queries: npt.NDArray[np.float16]  # query vectors of the captions, float16 [Q, dim]
+    ids: Ids  # vector IDs of the fold's videos and of other videos in the task, ascending, [N]
+    vectors: npt.NDArray[np.float16]  # vectors of these videos, float16 [N, dim]
+    tokens: npt.NDArray[np.int32]  # token IDs of the task's routing profile, ascending
     values: npt.NDArray[np.float32]
+    # tensors that replace those of the release in its routing evidence, by name
     routing: Mapping[str, npt.NDArray[Any]]
 
     def query_vectors(self, videos: Ids) -> npt.NDArray[np.float32]:
@@ -200,65 +184,45 @@ MEASURED = "measured."
 
 @dataclass(frozen=True)
 class CalibrationCaption:
-    """A training video's caption, with its results in the video's task as if the video had not been learned.
-
-    Attributes:
-        video: Vector ID of the video.
-        words: Evidence of the words for the task, in nats.
-        captions: Evidence of the captions for the task, in nats.
-        coverage: Share of the caption's distinct tokens that the task's other captions contain.
-        score: Cosine of the video.
-        ids: Vector IDs of the nearest videos in the task.
-        cosines: Cosines of these videos, best first.
-        others: Cosines of other videos that were not learned.
-        retyped: Cosine and evidence of words for the caption as people retype it: of the video, then of its rivals.
-    """
+    """A training video's caption, with its results in the video's task as if the video had not been learned."""
 
     task: str
-    video: int
+    video: int  # vector ID of the video
     text: str
-    words: float
-    captions: float
-    coverage: float
-    score: float
-    ids: tuple[int, ...]
-    cosines: tuple[float, ...]
-    others: tuple[float, ...] = ()
+    words: float  # evidence of the words for the task, in nats
+    captions: float  # evidence of the captions for the task, in nats
+    coverage: float  # share of the caption's distinct tokens that the task's other captions contain
+    score: float  # cosine of the video
+    ids: tuple[int, ...]  # vector IDs of the nearest videos in the task
+    cosines: tuple[float, ...]  # cosines of these videos, best first
+    others: tuple[float, ...] = ()  # cosines of other videos that were not learned
+    # cosine and evidence of words for the caption as people retype it: of the video, then of its rivals
     retyped: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class ReleaseState:
-    """The learned state after a task.
-
-    Attributes:
-        kind: Kind of the encoder family for the release (:mod:`models.encoders.encoder_registry`).
-        backbone_fingerprint: Fingerprint of the backbone's weights and preprocessing.
-        fingerprint: Fingerprint of the release's video encoder.
-        tasks: Learned tasks in order; position t−1 is task t.
-        uncounted: Tasks without a routing profile, see :class:`TaskLineage`.
-        tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
-        confidence: Calibration of searches; None if the release was not calibrated.
-        calibration: Training captions for calibrating later releases; query encoders do not read them.
-        fold: Measured fold of the newest task; None without one, and for query encoders.
-        is_partial: Whether tensors that only training reads are stored apart, and missing here.
-    """
+    """The learned state after a task."""
 
     method: str
-    kind: str
+    kind: str  # kind of the encoder family for the release (encoder_registry)
     backbone: str
-    backbone_fingerprint: str
-    fingerprint: str
+    backbone_fingerprint: str  # fingerprint of the backbone's weights and preprocessing
+    fingerprint: str  # fingerprint of the release's video encoder
     frames: int
-    tasks: list[ReleaseTask]
+    tasks: list[ReleaseTask]  # learned tasks in order; position t−1 is task t
     config: dict[str, Any]
     profiles: RoutingProfiles
+    # adapters or towers, by name; release_tensors converts them for torch
     tensors: dict[str, Array] = field(default_factory=dict)
+    # calibration of searches; None if the release was not calibrated
     confidence: ConfidenceModel | None = None
+    # training captions for calibrating later releases; query encoders do not read them
     calibration: tuple[CalibrationCaption, ...] = ()
+    # measured fold of the newest task; None without one, and for query encoders
     fold: MeasuredFold | None = None
-    uncounted: frozenset[str] = frozenset()
-    is_partial: bool = False
+    uncounted: frozenset[str] = frozenset()  # tasks without a routing profile, see TaskLineage
+    is_partial: bool = False  # whether tensors that only training reads are stored apart, and missing here
 
     def as_measured(self) -> ReleaseState:
         """Use the tensors that have not learned the captions of folds."""

@@ -37,27 +37,17 @@ _FEATURES = RESULT_FEATURES + 2
 
 @dataclass(frozen=True)
 class ConfidenceModel:
-    """Calibration of a release: a logistic regression on :func:`confidence_features`.
+    """Calibration of a release: a logistic regression on :func:`confidence_features`."""
 
-    Attributes:
-        mode: Query mode of the searches that the model was fitted to.
-        prior: Prior of these searches, cosine per nat of routing evidence.
-        weights: One weight per feature; the first ``RESULT_FEATURES`` are not negative.
-        bias: Log odds when all features are 0.
-        captions: Number of captions that the model was fitted to.
-        error: Cross-validated expected calibration error of the first results, 0..1.
-        answer: Model of the whole list; None if no texts without an answer were available.
-        visual: Visual score of the encoder; None if it was not fitted.
-    """
-
-    mode: str
-    prior: float
-    weights: tuple[float, ...]
-    bias: float
-    captions: int
-    error: float
+    mode: str  # query mode of the searches that the model was fitted to
+    prior: float  # prior of these searches, cosine per nat of routing evidence
+    weights: tuple[float, ...]  # one weight per feature; the first RESULT_FEATURES are not negative
+    bias: float  # log odds when all features are 0
+    captions: int  # number of captions that the model was fitted to
+    error: float  # cross-validated expected calibration error of the first results, 0..1
+    # model of the whole list; None if no texts without an answer were available
     answer: AnswerModel | None = None
-    visual: VisualScore | None = None
+    visual: VisualScore | None = None  # visual score of the encoder; None if it was not fitted
 
     def log_odds(
         self, scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
@@ -125,21 +115,13 @@ ANSWER_FEATURES = 4
 
 @dataclass(frozen=True)
 class AnswerModel:
-    """Probability that a list contains an answer, and how far down the list the answer extends.
+    """Probability that a list contains an answer, and how far down the list the answer extends."""
 
-    Attributes:
-        weights: One weight per feature of :func:`answer_features`, none negative.
-        bias: Log odds when all features are 0.
-        threshold: Probability from which a text has a match.
-        reach: How far a score of the answer may be below the first score.
-        error: Cross-validated expected calibration error of the probability, 0..1.
-    """
-
-    weights: tuple[float, ...]
-    bias: float
-    threshold: float
-    reach: float
-    error: float
+    weights: tuple[float, ...]  # one weight per feature of answer_features, none negative
+    bias: float  # log odds when all features are 0
+    threshold: float  # probability from which a text has a match
+    reach: float  # how far a score of the answer may be below the first score
+    error: float  # cross-validated expected calibration error of the probability, 0..1
 
     def probability(self, scores: Floats, evidence: TextEvidence) -> float:
         """Estimate the probability that the described video is in the library; see :func:`answer_features`."""
@@ -188,16 +170,12 @@ class VisualScore:
     from pairwise approach to listwise approach", ICML 2007). Since words and the visual score often say the same, w is
     only a share of β.
 
-    Attributes:
-        weight: Nats per cosine, positive.
-        neutral: Cosine that says nothing.
-
     Raises:
         ValueError: The weight is not positive, or a value is not finite.
     """
 
-    weight: float
-    neutral: float
+    weight: float  # nats per cosine, positive
+    neutral: float  # cosine that says nothing
 
     def __post_init__(self) -> None:
         if not (self.weight > 0 and np.isfinite([self.weight, self.neutral]).all()):

@@ -132,20 +132,13 @@ def fill_uncaptioned(scores: npt.NDArray[np.floating], has_captions: npt.NDArray
 
 
 class TextEvidence(NamedTuple):
-    """How well the searched tasks know a text.
+    """How well the searched tasks know a text."""
 
-    Attributes:
-        familiarity: Routing evidence per token for the likeliest task, in nats.
-        log_weight: Highest log weight of a task; at most 0.
-        words: Highest evidence of the words for a task, per token, in nats.
-        captions: Highest evidence of the captions for a task, in nats; 0 if the encoder has none.
-        coverage: Highest share of the text's distinct tokens that the captions of one task contain, 0..1.
-    """
-
-    familiarity: float
-    log_weight: float
-    words: float = 0.0
-    captions: float = 0.0
+    familiarity: float  # routing evidence per token for the likeliest task, in nats
+    log_weight: float  # highest log weight of a task; at most 0
+    words: float = 0.0  # highest evidence of the words for a task, per token, in nats
+    captions: float = 0.0  # highest evidence of the captions for a task, in nats; 0 if the encoder has none
+    # highest share of the text's distinct tokens that the captions of one task contain, 0..1
     coverage: float = 0.0
 
 
@@ -186,15 +179,10 @@ _BACKGROUND_CAPTIONS = 200
 
 @dataclass(frozen=True)
 class CaptionScatter:
-    """Scatter of caption vectors around their task's mean, summed over tasks.
+    """Scatter of caption vectors around their task's mean, summed over tasks."""
 
-    Attributes:
-        scatter: Sum of outer products of centered vectors, ``[D, D]``.
-        freedom: Number of captions minus number of tasks, ``[]``.
-    """
-
-    scatter: Floats
-    freedom: Floats
+    scatter: Floats  # sum of outer products of centered vectors, [D, D]
+    freedom: Floats  # number of captions minus number of tasks, []
 
     @classmethod
     def empty(cls, dim: int) -> Self:

@@ -101,20 +101,14 @@ class RoutingProfiles:
 
     :mod:`models.routing.router` explains what a row means.
 
-    Attributes:
-        tokens: Token ID of each entry ``[N]``, task after task, ascending within a task.
-        values: Value of each entry, ``[N]``.
-        ends: Where each task ends in ``tokens`` and ``values``, ``[T]``.
-        vocabulary: Vocabulary size V.
-
     Raises:
         ValueError: The arrays do not form such a matrix.
     """
 
-    tokens: Ints
-    values: npt.NDArray[np.float32]
-    ends: Ints
-    vocabulary: int
+    tokens: Ints  # token ID of each entry [N], task after task, ascending within a task
+    values: npt.NDArray[np.float32]  # value of each entry, [N]
+    ends: Ints  # where each task ends in tokens and values, [T]
+    vocabulary: int  # vocabulary size V
 
     def __post_init__(self) -> None:
         starts = np.concatenate([[0], self.ends])

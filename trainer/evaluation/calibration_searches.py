@@ -46,23 +46,16 @@ class CalibrationTask:
 
 
 class LabeledResults(NamedTuple):
-    """Results of one search, with their relevance.
+    """Results of one search, with their relevance."""
 
-    Attributes:
-        features: ConfidenceModel features of each result ``[n, F]``.
-        relevant: Whether each result is the caption's video ``[n]``.
-        searched: Library that was searched: whole, without the caption's video, or without its task; or the whole
-            library for an unrelated text.
-        answer: AnswerModel features of the list.
-        distance: Gap from the best score to that of the caption's video; NaN without the video.
-    """
-
-    features: Floats
-    relevant: npt.NDArray[np.bool_]
+    features: Floats  # ConfidenceModel features of each result [n, F]
+    relevant: npt.NDArray[np.bool_]  # whether each result is the caption's video [n]
     caption: int
+    # library that was searched: whole, without the caption's video, or without its task; or the whole library for an
+    # unrelated text
     searched: SearchedLibrary
-    answer: Floats
-    distance: float
+    answer: Floats  # AnswerModel features of the list
+    distance: float  # gap from the best score to that of the caption's video; NaN without the video
 
     @property
     def present(self) -> bool:

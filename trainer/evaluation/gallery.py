@@ -71,20 +71,16 @@ class Query:
 class Gallery:
     """A task's videos and queries.
 
-    Attributes:
-        shard: Vectors of all the task's videos.
-        held_out: Vector IDs of the videos that were kept from training, or are in the fold.
-        queries: Captions of held-out videos; by convention the first of each, but several are possible.
-        query_vectors: Vectors of the queries for their own task, ``[Q, dim]``; None if the encoder computes them.
-
     Raises:
         EvaluationError: A query belongs to a video that is not held out.
     """
 
     task: str
-    shard: ShardVectors
-    held_out: Ids
+    shard: ShardVectors  # vectors of all the task's videos
+    held_out: Ids  # vector IDs of the videos that were kept from training, or are in the fold
+    # captions of held-out videos; by convention the first of each, but several are possible
     queries: tuple[Query, ...]
+    # vectors of the queries for their own task, [Q, dim]; None if the encoder computes them
     query_vectors: Vectors | None = None
 
     def __post_init__(self) -> None:

@@ -53,19 +53,14 @@ _TEXTS = 256  # texts per chunk of piece presence, which is as wide as the vocab
 
 @dataclass(frozen=True)
 class TaskRecall:
-    """Figures of a release for a task with queries.
+    """Figures of a release for a task with queries."""
 
-    Attributes:
-        recalls: Text-to-video recall by gallery.
-        first_hits: Whether each query ranks its video first, one bit per query, most significant bit first; by gallery.
-        query_set: Digest of the queries' texts and videos, in their order.
-        routing: Routing accuracy: the share of queries, 0..1, with the most evidence for their own task, among the
-            tasks with captions. A task whose training videos have no captions is never first.
-    """
-
-    recalls: Mapping[GalleryName, Recall]
+    recalls: Mapping[GalleryName, Recall]  # text-to-video recall by gallery
+    # whether each query ranks its video first, one bit per query, most significant bit first; by gallery
     first_hits: Mapping[GalleryName, bytes]
-    query_set: str
+    query_set: str  # digest of the queries' texts and videos, in their order
+    # routing accuracy: the share of queries, 0..1, with the most evidence for their own task, among the tasks with
+    # captions. A task whose training videos have no captions is never first
     routing: float
 
 
@@ -79,18 +74,12 @@ class RecallRow:
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """A gallery as arrays, and the routing evidence of its queries.
-
-    Attributes:
-        columns: Column of each query's video in the shard, ``[Q]``.
-        is_held_out: Whether each video of the shard is held out, ``[G]``.
-        evidence: Log-odds of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
-    """
+    """A gallery as arrays, and the routing evidence of its queries."""
 
     gallery: Gallery
-    columns: Ids
-    is_held_out: npt.NDArray[np.bool_]
-    evidence: Floats
+    columns: Ids  # column of each query's video in the shard, [Q]
+    is_held_out: npt.NDArray[np.bool_]  # whether each video of the shard is held out, [G]
+    evidence: Floats  # log-odds of each query for each of T tasks, up to a constant per query, [Q, T]
 
     @property
     def texts(self) -> list[str]:

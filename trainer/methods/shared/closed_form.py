@@ -26,21 +26,13 @@ _STD_FLOOR = 0.02  # share of the features' root mean square that is added to ea
 
 @dataclass(frozen=True)
 class RegressionSums:
-    """Sums over videos that determine a ridge regression, float64.
+    """Sums over videos that determine a ridge regression, float64."""
 
-    Attributes:
-        count: Number of videos n, ``[]``.
-        features: Σ x, ``[F]``.
-        products: Σ xᵀx, ``[F, F]``.
-        targets: Σ y, ``[D]``.
-        cross: Σ xᵀy, ``[F, D]``.
-    """
-
-    count: Tensor
-    features: Tensor
-    products: Tensor
-    targets: Tensor
-    cross: Tensor
+    count: Tensor  # number of videos n, []
+    features: Tensor  # Σ x, [F]
+    products: Tensor  # Σ xᵀx, [F, F]
+    targets: Tensor  # Σ y, [D]
+    cross: Tensor  # Σ xᵀy, [F, D]
 
     @classmethod
     def empty(cls, features: int, targets: int) -> RegressionSums:
@@ -164,22 +156,15 @@ _MAX_TOKENS = 2048  # most frequent tokens of a domain; in a large domain, rarer
 
 @dataclass(frozen=True)
 class Lexicon:
-    """A domain's tokens and their vectors.
+    """A domain's tokens and their vectors."""
 
-    Attributes:
-        tokens: Token IDs, ascending, ``[V]``.
-        weights: Inverse document frequency of each token, ``[V]``.
-        unknown_weight: Weight of a token that occurs in no video of the domain.
-        vectors: Each token's row of the basis, ``[V, dim]``. A text's vector is the weighted sum of its tokens' rows,
-            divided by the norm of its TF-IDF vector.
-        targets: Centered lexical vectors of the videos, ``[n, dim]``.
-    """
-
-    tokens: Tensor
-    weights: Tensor
-    unknown_weight: float
+    tokens: Tensor  # token IDs, ascending, [V]
+    weights: Tensor  # inverse document frequency of each token, [V]
+    unknown_weight: float  # weight of a token that occurs in no video of the domain
+    # each token's row of the basis, [V, dim]. A text's vector is the weighted sum of its tokens' rows, divided by the
+    # norm of its TF-IDF vector
     vectors: Tensor
-    targets: Tensor
+    targets: Tensor  # centered lexical vectors of the videos, [n, dim]
 
 
 def build_lexicon(
