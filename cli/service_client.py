@@ -140,11 +140,7 @@ class WorkerWatch:
         self._missing_since: float | None = None
 
     def check(self) -> None:
-        """Look for workers every few seconds.
-
-        Exits with status 1 if no service runs on the data folder. If a running service has no workers, which may start
-        later, prints one line.
-        """
+        """Look for workers every few seconds: exit if no service runs on the data folder, or say once that none run."""
         now = time.monotonic()
         if now < self._next_check:
             return

@@ -110,10 +110,7 @@ _Json = Mapping[str, Any]
 @router.api_route("/docs", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 async def reference_page(request: Request) -> Response:
-    """Show all operations and models, which are the same for every library.
-
-    The page needs no credentials. Its navigation offers signed-in users the pages that their role permits.
-    """
+    """Show all operations and models to anybody, and in the navigation the pages that a user's role permits."""
     principal = None
     with suppress(CinestrataError):  # a wrong key, or an unreachable catalog
         principal = await request.app.state.authenticator.identify(request)

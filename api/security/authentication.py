@@ -112,10 +112,7 @@ class Authenticator:
         return _ENVIRONMENT if self.is_environment_key(key) else await self._find_key(key, "search")
 
     async def identify_browser(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """Return the owner of a browser's session; None without a session. Arguments as for :meth:`identify`.
-
-        A change requested by a page from another origin has no session: such pages send a key.
-        """
+        """Return a session's owner; None without one and for changes by pages of other origins; as :meth:`identify`."""
         if is_cross_site_change(request):
             return None
         token = read_cookie(request, SESSION_COOKIE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -84,12 +82,11 @@ def restore(
     data: Data = None,
 ) -> None:
     """Verify all checksums of a backup and restore it into a new data folder."""
-    from sqlalchemy.exc import SQLAlchemyError
 
-    from index.errors import ShardStoreError
     from index.integrity_audit import audit
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.backups.backup_catalog import install_catalog, reserve_vector_ids
+    from service.backups.snapshots import BACKUP_ERRORS
     from service.catalog.database import sqlite_path
     from service.core.errors import CinestrataError
     from service.storage.index_manifest import library_store
@@ -130,16 +127,7 @@ def restore(
                     pass
     except FolderBusy as error:
         fail(str(error), "Stop it first.")
-    except (
-        OSError,
-        ShardStoreError,
-        CinestrataError,
-        SQLAlchemyError,
-        sqlite3.Error,
-        tarfile.TarError,
-        KeyError,
-        backup_files.BackupDamaged,
-    ) as error:
+    except (*BACKUP_ERRORS, CinestrataError, KeyError) as error:
         fail(f"Nothing was restored from {source}: {error}", "Use another backup, or another data folder.")
     print_json(
         {"path": str(settings.data_dir), "files": len(files), "has_catalog": backup_files.CATALOG in files}

@@ -58,10 +58,7 @@ def list_users() -> list[UserDetails]:
 
 
 def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
-    """Change a user's password or role. A new password ends all of their sessions.
-
-    Raises NotFound, InvalidInput for the password, or Conflict if the user signs in at a provider and has none.
-    """
+    """Change a user's role, or password, which ends their sessions; raise NotFound, InvalidInput, Conflict."""
     hashed = hash_password(patch.password.get_secret_value()) if patch.password is not None else None
     with change_credentials() as session:
         row = _require_user(session, name_or_id)

@@ -48,6 +48,10 @@ _NAME = re.compile(r"cinestrata-([0-9]{8}T[0-9]{6}Z)-[0-9]{1,19}\.tar", re.ASCII
 _PREFIX = ".snapshot-"
 _FOLDER_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile creates them
 
+# Of a backup that cannot be written or read.
+_FILE_ERRORS = (OSError, tarfile.TarError, sqlite3.Error)
+BACKUP_ERRORS = (*_FILE_ERRORS, SQLAlchemyError, ShardStoreError, backup_files.BackupDamaged)
+
 log = structlog.get_logger(__name__)
 
 
@@ -91,14 +95,7 @@ def write_snapshot(
             count = len(files) - 1  # not counting the description, as a restore does
             _publish(library, part, target, {"files": count, "bytes": total, "index_only": index_only})
             sync(target.parent)
-    except (
-        OSError,
-        ShardStoreError,
-        SQLAlchemyError,
-        sqlite3.Error,
-        tarfile.TarError,
-        backup_files.BackupDamaged,
-    ) as error:
+    except BACKUP_ERRORS as error:
         raise Unavailable(
             f"The backup failed: {error}. No files were left behind. Fix the reported cause, then try again.",
             60,

@@ -21,10 +21,7 @@ _MAX_ARENAS = 2
 
 
 def configure_logging(log_format: Literal["console", "json"], level: str) -> None:
-    """Send events from structlog, standard library loggers and ``warnings`` to standard error, one line per event.
-
-    In JSON format, uncaught exceptions in the process and its threads become events, too.
-    """
+    """Send events of structlog, logging and ``warnings`` to standard error; as JSON, also uncaught exceptions."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -99,10 +96,7 @@ def _log_thread_exception(details: threading.ExceptHookArgs) -> None:
 
 
 def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
-    """Lower the priority of this thread and of the threads that it starts, by default to the lowest.
-
-    Does nothing where threads have no priority (outside Linux) or a sandbox forbids the call.
-    """
+    """Lower the priority of this thread and those it starts, by default to the lowest, where that is permitted."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with suppress(OSError):

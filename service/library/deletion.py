@@ -59,10 +59,7 @@ _LOCK_SECONDS = 1.0  # short, because the maintenance thread also reports its wo
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
-    """Delete videos; with ``task_id``, only that task's (raise NotFound). Idempotent.
-
-    Raises Unavailable if the index, the catalog or a file cannot be changed; the request can be repeated.
-    """
+    """Delete videos, of one task with ``task_id``. Idempotent; raise NotFound for a task, Unavailable to repeat it."""
     wanted = list(dict.fromkeys(video_ids))
     with session_scope() as session:
         if task_id is not None and session.get(Task, task_id) is None:

@@ -153,10 +153,7 @@ def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
 
 
 def give_feedback(spec: videos.FeedbackSpec) -> videos.FeedbackDetails:
-    """Store what the current actor says about a video, which replaces the previous verdict; raise NotFound.
-
-    Raises InvalidInput if the text is not a valid query, or the caller has the maximum number of entries.
-    """
+    """Store the actor's verdict, which replaces the previous one; raise NotFound, or InvalidInput (text, too many)."""
     text = _checked(spec.text)
     key = words_key(text)
     if key is None:

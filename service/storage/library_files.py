@@ -135,10 +135,7 @@ class SourceReader:
     def list_files(
         self, folder: media_source.SourceUri, report_progress: Callable[[], object] = lambda: None
     ) -> list[media_source.ListedFile]:
-        """List all files below an object store folder, and report progress after each page.
-
-        Raises MediaError for a folder on a web server or without access, and SourceOutage.
-        """
+        """List all files below a folder, reporting progress; raise MediaError (server, no access) or SourceOutage."""
         if folder.port is not None:
             raise MediaError(
                 f"{folder.shown} is on a web server, which can't be listed; give a manifest of its files"
@@ -152,10 +149,7 @@ class SourceReader:
         max_bytes: int,
         report_progress: Callable[[], object] = lambda: None,
     ) -> bytes:
-        """Read a small file, and report progress after each part.
-
-        Raises MediaError for a missing, forbidden or larger file, and SourceOutage.
-        """
+        """Read a small file, reporting progress; raise MediaError (missing, forbidden, too large) or SourceOutage."""
         uri.require_file()
         self._find_prefix(uri)
         source: media_source.MediaSource = ObjectStore() if uri.port is None else WebServer(self._find_prefix)

@@ -93,10 +93,7 @@ def list_syncs() -> list[SyncDetails]:
 
 
 def remove_sync(name_or_id: str) -> None:
-    """Remove a sync by its ID, or the name or slug of its domain; raise NotFound.
-
-    Its domain and videos stay; a run in progress ends at its next step.
-    """
+    """Remove a sync by ID, or its domain's name or slug; raise NotFound. A run in progress ends at its next step."""
     text = name_or_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()  # PostgreSQL refuses others
     with session_scope(write=True) as session:
         row = session.get(Sync, text) or next(iter(_syncs_of_domain(session, text)), None)

@@ -72,10 +72,7 @@ def list_sources() -> list[FollowedSource]:
 
 
 def record_files(patch: SyncedFilesPatch) -> None:
-    """Record what a sync saw, and rename videos whose file has another name, in one transaction. Idempotent.
-
-    Raises NotFound, or InvalidInput for a new URI that is not allowed.
-    """
+    """Record what a sync saw, and rename videos, in one transaction. Idempotent; raise NotFound, InvalidInput (URI)."""
     if "\0" in patch.source:
         raise InvalidInput.at("source", "The source contains a NUL character.", "Remove it.")
     folder = f"{UPLOAD_SCHEME}{new_id('tsk')}/"

@@ -47,10 +47,7 @@ def create_task(
 def append_videos(
     task_id: str, spec: tasks.AppendSpec, *, idempotency_key: str | None = None, caller: str = ""
 ) -> CreateOutcome:
-    """Store an append of videos to a learned domain and notify the workers.
-
-    Raises NotFound, Conflict if the task is not a learned domain, and as :func:`create_task`.
-    """
+    """Store an append to a learned domain and notify workers; raise NotFound, Conflict, and as :func:`create_task`."""
     return _create_from_spec(TaskRequest(idempotency_key, caller, target_id=task_id), spec)
 
 
@@ -121,10 +118,7 @@ def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[tasks
 
 
 def cancel_task(task_id: str) -> tasks.TaskDetails:
-    """Cancel a task: at once if no worker owns it, otherwise at the worker's next step. Idempotent.
-
-    Raises NotFound, or Conflict if the task is ready or failed, or its shard is already published.
-    """
+    """Cancel a task, now or at its worker's next step. Idempotent; raise NotFound, or Conflict once it is published."""
     is_changed = False
     with session_scope(write=True) as session:
         task = state_machine.lock_task(session, task_id)

@@ -71,10 +71,7 @@ class TaskRequest:
             return outcome
 
     def reserve(self, body_hash: str) -> dict[str, Any] | Lease:
-        """Reserve the key; errors as for :meth:`create_once`.
-
-        Returns the stored response of the same request, or else the lease under which this one must run now.
-        """
+        """Reserve the key; return its stored response, or the lease to run under. Errors as :meth:`create_once`."""
         key = self.key or ""
         if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):
             raise InvalidInput.at(

@@ -200,10 +200,7 @@ def undo_upgrade(task_id: str) -> TaskDetails:
 
 
 def accept_upgrade(task_id: str) -> TaskDetails:
-    """Keep a domain's upgrade: its previous shard is dropped, and maintenance deletes the files. Idempotent.
-
-    Raises NotFound, Unavailable, or Conflict for a task that is not a learned domain.
-    """
+    """Keep a domain's upgrade, and drop the previous shard. Idempotent; raise NotFound, Conflict or Unavailable."""
     with index_lock(), session_scope(write=True) as session:
         domain = lock_task(session, require_domain(session, task_id, "an upgrade can be accepted").id)
         _require_complete(session, domain, index_manifest.read_manifest())

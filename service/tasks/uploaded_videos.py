@@ -212,10 +212,7 @@ def find_unstored_uploads() -> list[str]:
 
 
 def sweep_uploads() -> list[str]:
-    """Delete unpacked files whose task was never stored, because its process was killed or the commit failed.
-
-    Returns the names of the deleted folders, which had no writes for a day; raises Unavailable.
-    """
+    """Delete files of tasks never stored, unchanged for a day; return their folders' names; raise Unavailable."""
     folder = settings().uploads_dir
     abandoned_before = time.time() - _ABANDONED_AFTER.total_seconds()
     abandoned = [name for name in find_unstored_uploads() if _last_change(folder / name) < abandoned_before]

@@ -136,12 +136,6 @@ class RetryPolicy:
     max_pause: float = 60.0  # seconds; a longer ``Retry-After`` ends the retries
     first_pause: float = 0.5  # before the first retry without ``Retry-After``; it doubles each time
 
-    def keyed(self, call: Call[_T]) -> Call[_T]:
-        """Add an ``Idempotency-Key`` to a call if the operation has one, so that it can be retried."""
-        if "Idempotency-Key" in call.headers and call.headers["Idempotency-Key"] is None:
-            return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
-        return call
-
     def pause(
         self, call: Call[_T], attempt: int, outcome: httpx.Response | httpx.RequestError
     ) -> float | None:
@@ -213,7 +207,8 @@ class BaseClient(ABC):
 
     async def exchange(self, call: Call[Any]) -> httpx.Response:
         """Send a call, and retry it if that may help; the response may be an error; raises UnreachableError."""
-        call = self.retries.keyed(call)
+        if call.headers.get("Idempotency-Key", "") is None:  # with one, it can be retried
+            call = replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
         if self.change_sequence:
             call = replace(call, headers={_CHANGE_SEQUENCE: str(self.change_sequence), **call.headers})
         attempt = 0
