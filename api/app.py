@@ -122,9 +122,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(RequestObserver)
     app.add_middleware(PathPrefixMiddleware, root=configured.root_path, resources=_api_resources(app))
     app.add_middleware(
-        CorrelationIdMiddleware,
-        header_name=tracing.REQUEST_ID_HEADER,
-        validator=tracing.is_well_formed,
+        CorrelationIdMiddleware, header_name=tracing.REQUEST_ID_HEADER, validator=tracing.is_well_formed
     )
     return app
 

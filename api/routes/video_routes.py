@@ -113,10 +113,7 @@ def delete_cue(video_id: str, cue_id: str) -> videos.VideoDetails:
     },
 )
 @requires("search")
-def get_transcript(
-    video_id: str,
-    parameters: Annotated[TranscriptParameters, Query()],
-) -> Response:
+def get_transcript(video_id: str, parameters: Annotated[TranscriptParameters, Query()]) -> Response:
     """Return a video's timed texts as subtitles."""
     form = parameters.format
     text = library_listing.write_subtitles(video_id, form, parameters.source)

@@ -17,13 +17,7 @@ import httpx
 
 from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
 from cinestrata_client.operations import Operations
-from cinestrata_client.requests import (
-    AwaitedClient,
-    BaseClient,
-    BlockingClient,
-    Call,
-    Method,
-)
+from cinestrata_client.requests import AwaitedClient, BaseClient, BlockingClient, Call, Method
 from cinestrata_schemas.search import ClipSearchResponse
 from cinestrata_schemas.tasks import TaskDetails, TaskEvent
 
