@@ -1,15 +1,7 @@
-"""Route scopes: each endpoint declares the scope that its requests need.
+"""Route scopes: each endpoint declares with ``@requires("…")`` the scope that its requests need.
 
-::
-
-    router = APIRouter(route_class=ScopedRoute)
-
-    @router.delete("/keys/{key_id}")
-    @requires("admin")
-    def revoke_key(key_id: str) -> None: ...
-
-The route checks the scope before it reads the body, and the OpenAPI description states it. The application does not
-start if a route lacks a declaration.
+A route of the class ``ScopedRoute`` checks the scope before it reads the body, and the OpenAPI description states it.
+The application does not start if a route lacks a declaration.
 """
 
 from __future__ import annotations
