@@ -101,7 +101,7 @@ def test_every_route_refuses_requests_without_its_scope(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # a line for each request
-    monkeypatch.setattr(authentication, "KEY_LIMIT", RateLimitItemPerMinute(10**6))
+    monkeypatch.setattr(authentication.failed_attempts, "KEY_LIMIT", RateLimitItemPerMinute(10**6))
     asyncio.run(_check_matrix(permitting, credentials))
 
 
