@@ -90,16 +90,6 @@ class IndexSnapshot:
         return cls(store, manifest, shards, degraded, verified, verify=verify)
 
     @property
-    def release_id(self) -> str | None:
-        """ID of the newest release; None before the first publication."""
-        return self.manifest.release
-
-    @property
-    def served_release_id(self) -> str | None:
-        """ID of the release that searches use; None before the first publication."""
-        return self.manifest.served
-
-    @property
     def tasks(self) -> list[str]:
         """Tasks whose shards can be searched, in order of publication."""
         return list(self._shards)

@@ -15,14 +15,7 @@ from typing import TextIO
 _POLL_SECONDS = 0.02
 
 
-class _HeldLocks(threading.local):
-    """Lock files that the current thread holds."""
-
-    def __init__(self) -> None:
-        self.paths: set[Path] = set()
-
-
-_held = _HeldLocks()
+_held: set[tuple[Path, int]] = set()  # lock files, each with the ID of the thread that holds it
 
 
 def sync(path: Path) -> None:
@@ -86,16 +79,17 @@ def exclusive_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
 
     The kernel releases the lock when its process dies. With a ``timeout`` in seconds, raises TimeoutError after it.
     """
-    if path in _held.paths:
+    holder = path, threading.get_ident()
+    if holder in _held:
         yield
         return
     with path.open("a") as file:
         _lock(file, timeout)
-        _held.paths.add(path)
+        _held.add(holder)
         try:
             yield
         finally:
-            _held.paths.remove(path)
+            _held.remove(holder)
 
 
 def _lock(file: TextIO, timeout: float | None) -> None:

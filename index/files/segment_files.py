@@ -49,18 +49,22 @@ def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
 
 def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
     """Load the IDs of a segment's vectors, ``int64 [count]``, ascending; raises ShardCorrupt."""
+    ids = _load(folder / IDS, entry.count, display_name(entry))
+    ends = (int(ids[0]), int(ids[-1])) if len(ids) else (entry.first_id, entry.last_id)
+    if ends != (entry.first_id, entry.last_id) or (np.diff(ids) <= 0).any():
+        raise ShardCorrupt(f"{display_name(entry)}: {IDS} contradicts the manifest")
+    return ids
+
+
+def _load(path: Path, count: int, name: str) -> Ids:
     try:
-        ids: Ids = np.load(folder / IDS, allow_pickle=False)
+        ids: Ids = np.load(path, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
         raise ShardCorrupt(
-            f"{display_name(entry)}: its IDs cannot be read ({error}); restore its folder from a backup"
+            f"{name}: its IDs cannot be read ({error}); restore its folder from a backup"
         ) from error
-    valid = ids.dtype == np.int64 and ids.shape == (entry.count,)
-    if valid and entry.count:
-        ends = (int(ids[0]), int(ids[-1])) == (entry.first_id, entry.last_id)
-        valid = ends and bool((np.diff(ids) > 0).all())
-    if not valid:
-        raise ShardCorrupt(f"{display_name(entry)}: {IDS} contradicts the manifest")
+    if ids.dtype != np.int64 or ids.shape != (count,):
+        raise ShardCorrupt(f"{name}: {path.name} contradicts the manifest")
     return ids
 
 
@@ -73,10 +77,4 @@ def read_tombstones(folder: Path, entry: TombstoneEntry) -> Ids:
     problem = find_damage(folder, entry.files, entry.bytes, verify=True)
     if problem:
         raise ShardCorrupt(f"{name}: {problem}; restore it from a backup")
-    try:
-        ids: Ids = np.load(folder / TOMBSTONES, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
-        raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
-    if ids.dtype != np.int64 or ids.shape != (entry.count,):
-        raise ShardCorrupt(f"{name}: {TOMBSTONES} contradicts the manifest")
-    return ids
+    return _load(folder / TOMBSTONES, entry.count, name)

@@ -416,9 +416,6 @@ class VideoRows:
         self._ends = np.array(ends, np.int64)
         self._buffer = bytes(buffer)
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     @property
     def nbytes(self) -> int:
         """Size of the buffers in bytes."""

@@ -72,7 +72,7 @@ def test_damaged_shard_is_degraded_and_others_are_served(
 
 def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:
     empty = IndexSnapshot.open(store)
-    assert (empty.generation, empty.release_id, empty.tasks) == (0, None, [])
+    assert (empty.generation, empty.manifest.release, empty.tasks) == (0, None, [])
     publish_task(store, "a", range(3))
     for path in _folder(store, "a").iterdir():
         for offset in range(0, path.stat().st_size, 7):
@@ -102,10 +102,10 @@ def test_foreign_fingerprint_and_unknown_task_raise(two_tasks: ShardStore) -> No
 @pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
 def test_damaged_release_raises(two_tasks: ShardStore, harm: str) -> None:
     snapshot = IndexSnapshot.open(two_tasks)
-    assert snapshot.release_id is not None
-    _damage(two_tasks.release_folder(snapshot.release_id) / "weights.safetensors", harm)
-    with pytest.raises(ReleaseCorrupt, match=snapshot.release_id[:12]):
-        snapshot.release_folder(snapshot.release_id)
+    assert snapshot.manifest.release is not None
+    _damage(two_tasks.release_folder(snapshot.manifest.release) / "weights.safetensors", harm)
+    with pytest.raises(ReleaseCorrupt, match=snapshot.manifest.release[:12]):
+        snapshot.release_folder(snapshot.manifest.release)
     with pytest.raises(ReleaseCorrupt, match="not in the manifest"):
         snapshot.release_folder("0" * 64)
 
@@ -226,7 +226,7 @@ def test_newest_release_is_served_until_an_earlier_one_is_pinned(
     assert (store.manifest().served, store.manifest().pinned) == (second, None)
     pinned = store.serve(first)
     assert (pinned.served, pinned.release, pinned.generation) == (first, second, 3)
-    assert IndexSnapshot.open(store).served_release_id == first
+    assert IndexSnapshot.open(store).manifest.served == first
     assert store.serve(first).generation == 3  # no change, no new generation
     assert store.serve(None).served == second
     assert store.manifest().pinned is None

@@ -36,7 +36,7 @@ def test_published_task_is_complete(store: ShardStore, publish_task: Callable, u
     assert entry.bytes == sum(path.stat().st_size for path in folder.iterdir())
     assert not list((store.root / "tmp").iterdir())
     snapshot = IndexSnapshot.open(store)
-    assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (1, manifest.release, ["a"])
+    assert (snapshot.generation, snapshot.manifest.release, snapshot.tasks) == (1, manifest.release, ["a"])
     assert (snapshot.release_folder(manifest.release) / "release.json").read_text() == "after a"
     best = snapshot.shard("a", fingerprint="encoder of a").search(unit(3)[0], 1)
     assert best.ids.tolist() == [3]

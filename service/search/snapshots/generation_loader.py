@@ -84,14 +84,14 @@ class GenerationLoader:
             max_verified_bytes=BYTES_BEFORE_READY,
         )
         if previous is None:
-            if index_snapshot.release_id is None:
+            if index_snapshot.manifest.release is None:
                 with suppress(Unavailable):  # readiness reports the catalog separately
                     require_manifest(index_snapshot.manifest)
                 return None
             snapshot = load_snapshot(index_snapshot, self.backbone_of, memory=self.memory)
             self._first = None
             return snapshot
-        if index_snapshot.release_id is None:
+        if index_snapshot.manifest.release is None:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
             return None

@@ -115,12 +115,6 @@ class QueryVectorCache:
         memory, reopen = self._memory
         return memory.use(self, reopen)
 
-    def clear(self) -> None:
-        """Remove all cached texts."""
-        with self._lock:
-            self._tokens.clear()
-            self._vectors.clear()
-
     def tokens(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Tokenize each text. If tasks share an encoding, new texts are encoded, too."""
         with self._lock:

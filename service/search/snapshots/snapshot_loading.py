@@ -79,7 +79,7 @@ def load_snapshot(
         ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable shard.
         Unavailable: The catalog cannot be read: scores without appended and edited captions would be others.
     """
-    release_id = release_id or index_snapshot.served_release_id
+    release_id = release_id or index_snapshot.manifest.served
     if release_id is None:
         raise AssertionError("an empty index has no release to serve")
     manifest = index_snapshot.manifest
@@ -91,7 +91,7 @@ def load_snapshot(
     task_names = {task.task_id: task.name for lineage in lineages for task in lineage.tasks}
     degraded: dict[str, str] = {}
     task_names |= {key: name for key in manifest.shards if (name := task_names.get(task_of(key)))}
-    if release_id == index_snapshot.release_id:
+    if release_id == index_snapshot.manifest.release:
         unknown = [task for task in index_snapshot.tasks if task not in task_names]
         degraded = dict.fromkeys(unknown, "no release knows it")
     loaded: list[_LoadedLineage] = []
