@@ -213,13 +213,9 @@ class PublishValidator:
 
     def require_release(self, release: ReleaseEntry) -> None:
         """Require that a release's files are the ones that were written."""
-        problem = find_damage(
-            self._reader.release_folder(release.id), release.files, release.bytes, verify=True
-        )
-        if problem:
-            raise ShardInvalid(
-                f"release {release.id[:12]} is not in the store as it was written: {problem}; write it again"
-            )
+        folder = self._reader.release_folder(release.id)
+        if problem := find_damage(folder, release.files, release.bytes, verify=True):
+            raise _unwritten(f"release {release.id[:12]}", problem)
 
     def require_new_shard(self, shard: SegmentEntry, manifest: Manifest) -> None:
         """Require that a segment can be the first of a new shard."""
@@ -251,15 +247,12 @@ class PublishValidator:
     def require_intact(self, name: str, segment: SegmentEntry) -> None:
         """Require that a segment's files and rows are the ones that were written."""
         folder = self._reader.shard_folder(segment.id)
-        problem = find_damage(folder, segment.files, segment.bytes, verify=True)
-        if problem:
-            raise ShardInvalid(f"{name} is not in the store as it was written: {problem}; write it again")
+        if problem := find_damage(folder, segment.files, segment.bytes, verify=True):
+            raise _unwritten(name, problem)
         try:
             self._reader.check(segment, "rows")
         except (ShardMissing, ShardCorrupt) as error:
-            raise ShardInvalid(
-                f"{name} is not in the store as it was written: {error}; write it again"
-            ) from error
+            raise _unwritten(name, error) from error
 
     def _require_compatible(self, segment: SegmentEntry, manifest: Manifest) -> None:
         """Require that a segment is intact, has the dimension of its task, and shares no ID with published segments."""
@@ -277,3 +270,7 @@ class PublishValidator:
                 )
                 if len(shared):
                     raise ShardInvalid(f"{name}: ID {int(shared[0])} already belongs to task {other.task}")
+
+
+def _unwritten(name: str, problem: object) -> ShardInvalid:
+    return ShardInvalid(f"{name} is not in the store as it was written: {problem}; write it again")

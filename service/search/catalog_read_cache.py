@@ -182,12 +182,14 @@ class CatalogReadCache:
     def read_edits(self, required: int | None = None) -> None:
         """Read all edits committed before the call, or those up to a required one; raises Unavailable."""
         as_of, checked, cached = datetime.now(UTC), time.monotonic(), self._cached
+        last = self._reads.read(read_last_edit) if required is None else required
         if self._words is not None:
-            self._words.follow_edits(required)
+            self._words.follow_edits(required, last)
         if cached is None or (required is not None and cached.has(required)):
             return
-        number = cached.edit if required is not None else self._reads.read(read_last_edit)
-        found = self._reads.read(lambda: read_edited_videos(cached.edit, required))
+        found: Mapping[int, int] = {}
+        if last > cached.edit:
+            found = self._reads.read(lambda: read_edited_videos(cached.edit, required))
         new = [video for video, edit in found.items() if cached.edited.get(video, (None,))[0] != edit]
         if len(new) + len(cached.edited) > _MAX_EDITED:  # the rows of their domains are read again
             self._due = 0.0
@@ -201,7 +203,7 @@ class CatalogReadCache:
             edited = {**latest.edited, **{video: (found[video], rows.get(video)) for video in new}}
             self._cached = replace(latest, edited=edited)
             if required is None:
-                edit = max(number, latest.edit)
+                edit = max(last, latest.edit)
                 self._cached = replace(self._cached, as_of=as_of, checked=checked, edit=edit)
 
     def read_results(

@@ -282,15 +282,18 @@ class LibraryWords:
                 remaining = _without(self.texts.videos, gone)
                 self.texts = self.texts.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
-    def follow_edits(self, required: int | None = None) -> None:
+    def follow_edits(self, required: int | None = None, last: int | None = None) -> None:
         """Read all edits committed before the call, or those up to a required one; raises Unavailable.
 
         Searches continue meanwhile: many videos are replaced in several steps.
+
+        Args:
+            last: Number of the last edit, if it was read since the call.
         """
         videos, edit, later = self.texts.videos, self.texts.edit, self.texts.later
         if edit is None or (required is not None and (required <= edit or required in later.values())):
             return
-        number = edit if required is not None else self._reads.read(read_last_edit)
+        number = edit if required is not None else last or self._reads.read(read_last_edit)
         if required is None and number <= edit:
             return
         edited = self._reads.read(lambda: read_edited_videos(edit, required))
