@@ -331,8 +331,7 @@ class CatalogReads:
 
     def read(self, function: Callable[[], Value]) -> Value:
         """Run a function that reads the catalog; raise Unavailable, also if it does not respond in time."""
-        if self.is_interrupted:
-            raise _unreachable()
+        self.require_reachable()
         try:
             if engine().dialect.name == "sqlite":
                 return function()

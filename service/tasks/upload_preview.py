@@ -20,21 +20,12 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.tasks import commands, upload_store
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors, task_fields
+from service.tasks.manifests import side_files
 from service.tasks.manifests.caption_tables import (
     FULL_MANIFEST_NAMES,
     TABLE_SUFFIXES,
     CaptionTables,
     find_tables,
-)
-from service.tasks.manifests.side_files import (
-    SideFileNames,
-    SideFiles,
-    add_caption_from_name,
-    add_subtitles,
-    find_omission,
-    is_video_name,
-    normalize_path,
-    read_sidecars,
 )
 from service.tasks.manifests.text_files import UTF16_MARKS
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
@@ -48,7 +39,7 @@ _OTHER_ENCODING = "cp1252"  # for text files that are not UTF-8: Windows
 def preview_upload(request: tasks.PreviewRequest) -> tasks.UploadPreview:
     """Preview the task that selected files would become. Stores nothing."""
     files, skipped = _usable_files(request)
-    texts = {normalize_path(text.path): text.content for text in request.texts}
+    texts = {side_files.normalize_path(text.path): text.content for text in request.texts}
     problems: list[FieldError] = []
     tables = CaptionTables(lambda: list(files), is_searched=True)
     try:
@@ -58,11 +49,11 @@ def preview_upload(request: tasks.PreviewRequest) -> tasks.UploadPreview:
         problems += error.errors
         tables = CaptionTables(list)
     rows = {row.uri: row for row in tables.videos()}
-    side_names = SideFileNames({**files, **texts})
+    side_names = side_files.SideFileNames({**files, **texts})
     paths, others = _find_videos(files, rows, {*texts, *side_names.side_files})
     skipped += others
     videos: list[tasks.VideoSpec] = []
-    side_files = SideFiles(
+    sidecars = side_files.SideFiles(
         lambda name: [path for path in side_names.find(name) if path in texts],
         lambda path: io.BytesIO(texts[path]),
         None if request.encoding.lower() in _UTF8 else request.encoding,
@@ -70,8 +61,12 @@ def preview_upload(request: tasks.PreviewRequest) -> tasks.UploadPreview:
     try:
         for path in paths:
             row = rows.get(path)
-            video = read_sidecars(path, side_files) if row is None else add_subtitles(row, path, side_files)
-            videos.append(add_caption_from_name(video) if request.captions_from_names else video)
+            video = (
+                side_files.read_sidecars(path, sidecars)
+                if row is None
+                else side_files.add_subtitles(row, path, sidecars)
+            )
+            videos.append(side_files.add_caption_from_name(video) if request.captions_from_names else video)
     except InvalidInput as error:
         problems += error.errors
         videos = []
@@ -122,12 +117,12 @@ def _usable_files(
     files: dict[str, tasks.LocalFile] = {}
     skipped: list[tasks.OmittedPath] = []
     for file in request.files:
-        path = normalize_path(file.path)
+        path = side_files.normalize_path(file.path)
         if not path:
             skipped.append(tasks.OmittedPath(path=file.path, reason="no file name"))
         elif path in files:
             skipped.append(tasks.OmittedPath(path=file.path, reason="selected twice"))
-        elif omission := find_omission(path):
+        elif omission := side_files.find_omission(path):
             skipped.append(tasks.OmittedPath(path=file.path, reason=f"{omission[1]} file"))
         else:
             files[path] = file
@@ -139,14 +134,14 @@ def _choose_tables(
 ) -> list[str]:
     """Choose the caption tables; without the client's choice, a manifest lists all videos. Raise InvalidInput."""
     if chosen is not None:
-        if normalize_path(chosen) not in texts:
+        if side_files.normalize_path(chosen) not in texts:
             message = f"{chosen!r} is not one of the text files."
             raise InvalidInput.at("table", message, "Select the table again.")
         if not chosen.lower().endswith(TABLE_SUFFIXES):
             message = f"{chosen!r} ends in none of {', '.join(TABLE_SUFFIXES)}."
             hint = "Save the caption table as CSV or JSON, and select it again."
             raise InvalidInput.at("table", message, hint)
-        return [normalize_path(chosen)]
+        return [side_files.normalize_path(chosen)]
     tables = [path for path in find_tables({**texts, **files}, TABLE_SUFFIXES) if path in texts]
     manifests = [path for path in tables if PurePosixPath(path).name in FULL_MANIFEST_NAMES]
     if len(manifests) > 1:
@@ -156,14 +151,14 @@ def _choose_tables(
 
 
 def _find_videos(
-    files: Mapping[str, tasks.LocalFile], named: Container[str], side_files: Container[str]
+    files: Mapping[str, tasks.LocalFile], named: Container[str], sidecars: Container[str]
 ) -> tuple[list[str], list[tasks.OmittedPath]]:
     """Separate the paths of videos, which tables name or whose extension tells, from other files than side files."""
     paths: list[str] = []
     skipped: list[tasks.OmittedPath] = []
     for path, file in files.items():
-        if not is_video_name(path) and path not in named:
-            reason = "" if path in side_files else _describe(path.lower())
+        if not side_files.is_video_name(path) and path not in named:
+            reason = "" if path in sidecars else _describe(path.lower())
         elif file.size > request_limits.MAX_VIDEO_BYTES:
             reason = f"larger than {request_limits.MAX_VIDEO_BYTES / 1024**3:g} GiB"
         elif not file.size:

@@ -14,17 +14,8 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas import webhooks
 from cinestrata_schemas.uris import redact_uri
-from cinestrata_schemas.webhooks import (
-    DeliveryDetails,
-    DeliveryPage,
-    TaskFacts,
-    WebhookDetails,
-    WebhookEvent,
-    WebhookPatch,
-    WebhookSecret,
-    WebhookSpec,
-)
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders
@@ -44,7 +35,7 @@ log = structlog.get_logger(__name__)
 _ORDERS = KeysetOrders({"created": Delivery.id}, unique=Delivery.id)
 
 
-def create_webhook(spec: WebhookSpec) -> WebhookSecret:
+def create_webhook(spec: webhooks.WebhookSpec) -> webhooks.WebhookSecret:
     """Store an endpoint, whose secret only this result has; raise InvalidInput (address) or Conflict (too many)."""
     check_url(spec.url)
     with session_scope(write=True) as session:
@@ -61,17 +52,17 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
         session.add(row)
         session.flush()
         record_change(session, "webhook.create", row.id, {"url": redact_uri(row.url), "events": row.events})
-        return WebhookSecret(**dict(_details(session, row)), secret=row.secret)
+        return webhooks.WebhookSecret(**dict(_details(session, row)), secret=row.secret)
 
 
-def list_webhooks() -> list[WebhookDetails]:
+def list_webhooks() -> list[webhooks.WebhookDetails]:
     """List all endpoints, oldest first."""
     with session_scope() as session:
         rows = session.scalars(select(Webhook).order_by(Webhook.created_at, Webhook.id))
         return [_details(session, row) for row in rows]
 
 
-def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
+def edit_webhook(webhook_id: str, patch: webhooks.WebhookPatch) -> webhooks.WebhookDetails:
     """Change an endpoint's events, or whether it is enabled; raise NotFound."""
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
@@ -93,7 +84,7 @@ def remove_webhook(webhook_id: str) -> None:
         session.delete(row)
 
 
-def send_test(webhook_id: str) -> DeliveryDetails:
+def send_test(webhook_id: str) -> webhooks.DeliveryDetails:
     """Send one ``webhook.test`` message now, also to a disabled endpoint, and return its result; raise NotFound."""
     with session_scope(write=True) as session:
         row = _require(session, webhook_id)
@@ -105,10 +96,10 @@ def send_test(webhook_id: str) -> DeliveryDetails:
         record_change(session, "webhook.test", row.id)
     send_once(number)
     with session_scope() as session:
-        return to_response(DeliveryDetails, session.get_one(Delivery, number))
+        return to_response(webhooks.DeliveryDetails, session.get_one(Delivery, number))
 
 
-def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
+def resend(webhook_id: str, delivery_id: int) -> webhooks.DeliveryDetails:
     """Queue a finished message again, with all of its attempts ahead; raise NotFound, or Conflict if it is pending."""
     with session_scope(write=True) as session:
         row = session.scalars(
@@ -125,17 +116,17 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
         row.state, row.attempts, row.finished_at = "pending", 0, None
         record_change(session, "webhook.resend", webhook_id, {"message": row.message_id})
         session.flush()
-        return to_response(DeliveryDetails, row)
+        return to_response(webhooks.DeliveryDetails, row)
 
 
-def list_deliveries(webhook_id: str, wanted: PageParameters) -> DeliveryPage:
+def list_deliveries(webhook_id: str, wanted: PageParameters) -> webhooks.DeliveryPage:
     """List a page of an endpoint's messages, newest first; raise NotFound."""
     with session_scope() as session:
         _require(session, webhook_id)
         query = select(Delivery).where(Delivery.webhook_id == webhook_id)
         page = _ORDERS.read_page(session, query, "-created", wanted.cursor, wanted.limit)
-        deliveries = [to_response(DeliveryDetails, row) for row in page.rows]
-        return DeliveryPage(deliveries=deliveries, next_cursor=page.next_cursor)
+        deliveries = [to_response(webhooks.DeliveryDetails, row) for row in page.rows]
+        return webhooks.DeliveryPage(deliveries=deliveries, next_cursor=page.next_cursor)
 
 
 def _require(session: Session, webhook_id: str) -> Webhook:
@@ -145,7 +136,7 @@ def _require(session: Session, webhook_id: str) -> Webhook:
     return row
 
 
-def _details(session: Session, row: Webhook) -> WebhookDetails:
+def _details(session: Session, row: Webhook) -> webhooks.WebhookDetails:
     states = select(Delivery.state, func.count(), func.max(Delivery.finished_at))
     by_state = {
         state: (number, last)
@@ -154,7 +145,7 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
         )
     }
     return to_response(
-        WebhookDetails,
+        webhooks.WebhookDetails,
         row,
         url=redact_uri(row.url),
         pending=by_state.get("pending", (0, None))[0],
@@ -163,10 +154,9 @@ def _details(session: Session, row: Webhook) -> WebhookDetails:
     )
 
 
-def emit(session: Session, event: WebhookEvent, data: Mapping[str, Any]) -> None:
+def emit(session: Session, event: webhooks.WebhookEvent, data: Mapping[str, Any]) -> None:
     """Store a message (JSON values without secrets) for each endpoint that receives an event, in its transaction."""
-    webhooks = session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all()
-    for webhook in webhooks:
+    for webhook in session.scalars(select(Webhook).where(Webhook.enabled.is_(True))).all():
         if event not in webhook.events:
             continue
         pending = session.scalar(
@@ -197,7 +187,7 @@ def emit_task_state(session: Session, task: Task) -> None:
     """Store messages about a task that has just become ready or failed; other states are not reported."""
     if task.state not in ("ready", "failed"):
         return
-    facts = TaskFacts(
+    facts = webhooks.TaskFacts(
         task_id=task.id,
         name=task.name,
         domain_id=task.target_id or task.id,
