@@ -124,6 +124,7 @@ class Chaos:
         self._clips = [folder / "clips" / path for path in write_tiny_clips(folder / "clips", count)]
         self._reference: list[tuple[list[Answer], float]] = []  # answers after each round, and its seconds
         self._counts: Counter[str] = Counter()
+        self._aged: list[Path] = []  # leftovers of a library's earlier rounds, which a sweep must remove
 
     def run(self, modes: Sequence[str], report: Callable[[], object]) -> None:
         """Strike the faults, with a new library after each plan of rounds, on the deployments in turn.
@@ -175,6 +176,7 @@ class Chaos:
         driver: OperationDriver,
         report: Callable[[], object],
     ) -> None:
+        self._aged = []
         for number, operations in enumerate(self._rounds):
             if len(self.records) >= self._faults:
                 break
@@ -264,6 +266,7 @@ class Chaos:
     ) -> list[str]:
         busy = driver.wait_until_idle(_ROUND_SECONDS)
         violations = [f"task {name} is not finished" for name in busy]
+        _wait_for_sweep(self._aged)
         with deployment.catalog() as catalog:
             violations += LibraryChecker(deployment.data, catalog, deployment.milvus).check(driver.expected)
             violations += [] if driver.failures else check_epochs(catalog.epochs())
@@ -282,7 +285,7 @@ class Chaos:
             if len(differences) > 3:
                 numbers = ", ".join(text.split(",")[0].removeprefix("query ") for text in differences)
                 violations.append(f"{len(differences)} of 50 queries are answered differently: {numbers}")
-        _age_leftovers(deployment.data)
+        self._aged = _age_leftovers(deployment.data)
         return violations
 
 
@@ -306,8 +309,16 @@ def _wait_for_snapshot(data: Path, url: str) -> None:
         time.sleep(0.1)
 
 
-def _age_leftovers(data: Path) -> None:
-    """Make folders that nothing names look old, so that the next sweep must remove them."""
+def _wait_for_sweep(aged: Sequence[Path]) -> None:
+    """Wait until the leftovers of earlier rounds are gone: a worker that was killed sweeps once it has restarted."""
+    deadline = time.monotonic() + _SNAPSHOT_SECONDS
+    while any(folder.exists() for folder in aged) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _age_leftovers(data: Path) -> list[Path]:
+    """Make folders that nothing names look old, so that the next sweep must remove them; returns these."""
+    aged = []
     manifest = (data / "index" / "manifest.json").read_text(encoding="utf-8")
     past = time.time() - _OLD_SECONDS
     for parent in ("tmp", "shards", "releases", "tombstones"):
@@ -315,6 +326,8 @@ def _age_leftovers(data: Path) -> None:
             if folder.name not in manifest:
                 with suppress(OSError):
                     os.utime(folder, (past, past))
+                    aged.append(folder)
+    return aged
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
