@@ -42,9 +42,10 @@ def make_captions(count: int) -> list[str]:
     ]
 
 
-def write_task(folder: Path, *, videos: int, frames: int, size: int, captions: Sequence[str]) -> TaskData:
-    """Write a task of training videos with random frames ``uint8 [frames, size, size, 3]`` that share the captions."""
+def write_task(folder: Path, backbone: Backbone, videos: int, captions: Sequence[str]) -> TaskData:
+    """Write a task of training videos with random frames of a backbone's size that share the captions."""
     folder.mkdir(parents=True, exist_ok=True)
+    frames, size = backbone.spec.frames, backbone.spec.shape[0]
     clips = []
     for number in range(videos):
         path = folder / f"{frames}x{size}-{number}.npy"
@@ -93,9 +94,7 @@ def check_releases(plan: GpuPlan) -> Figures:
     """Check that a release learned on either device encodes alike on both, and that closed-form maps are equal."""
     figures: Figures = {}
     backbones = {name: load_backbone("tiny").to(compute_device(name)) for name in ("cpu", plan.device)}
-    texts = make_captions(12)
-    frames, size = backbones["cpu"].spec.frames, backbones["cpu"].spec.shape[0]
-    task = write_task(plan.folder / "releases", videos=12, frames=frames, size=size, captions=texts)
+    task = write_task(plan.folder / "releases", backbones["cpu"], 12, make_captions(12))
     for name in _METHODS:
         learned = {}
         for device, backbone in backbones.items():
@@ -120,11 +119,8 @@ def measure_embedding(plan: GpuPlan, model: str) -> Figures:
     """Measure how many videos per second the frozen image tower embeds, in a worker's way; the second run counts."""
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(model), plan.frames).to(device)
-    frames, size = backbone.spec.frames, backbone.spec.shape[0]
     count = plan.embedded_videos
-    task = write_task(
-        plan.folder / "frames", videos=count, frames=frames, size=size, captions=make_captions(count)
-    )
+    task = write_task(plan.folder / "frames", backbone, count, make_captions(count))
     method = start_method("zero_shot", backbone, {}, None)
     meter = ResourceMeter(device)
     for _ in range(2):
@@ -133,7 +129,7 @@ def measure_embedding(plan: GpuPlan, model: str) -> Figures:
     figures = {
         "videos_per_second": round(count / meter.seconds["embedding"][-1], 2),
         "videos": count,
-        "frames": frames,
+        "frames": backbone.spec.frames,
         "peak_memory_gib": round(meter.peak_gib("embedding"), 2),
     }
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3):
@@ -183,9 +179,8 @@ def check_processes(plan: GpuPlan) -> Figures:
     device = compute_device(plan.device)
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         raise Skipped("the machine has one GPU")
-    backbone, captions = load_backbone("tiny").to(device), make_captions(5)
-    frames, size = backbone.spec.frames, backbone.spec.shape[0]
-    task = write_task(plan.folder / "processes", videos=5, frames=frames, size=size, captions=captions)
+    backbone = load_backbone("tiny").to(device)
+    task = write_task(plan.folder / "processes", backbone, 5, make_captions(5))
     settings = {"epochs": 2, "batch_size": 3, "dropout": 0.5, "precision": "float32"}
     losses = []
     for processes in (1, 2):
@@ -237,14 +232,12 @@ def measure_training(plan: GpuPlan, size: TrainingSize) -> Figures:
     """
     device = compute_device(plan.device)
     backbone = load_backbone(plan.backbone_name(size.model), plan.frames).to(device)
-    frames, side = backbone.spec.frames, backbone.spec.shape[0]
     pairs = size.batch * size.steps
     videos = max(size.batch, -(-pairs // _CAPTIONS))
-    captions = make_captions(pairs)
-    task = write_task(plan.folder / "frames", videos=videos, frames=frames, size=side, captions=captions)
+    task = write_task(plan.folder / "frames", backbone, videos, make_captions(pairs))
     figures: Figures = {
         "batch": size.batch,
-        "frames": frames,
+        "frames": backbone.spec.frames,
         "precision": "bfloat16" if has_fast_bfloat16(device) else "float32",
     }
     for prefix in ("", "checkpointing_"):
