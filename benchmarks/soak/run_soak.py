@@ -209,20 +209,7 @@ _WARM_UP_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _CACHED_TEXTS = 131_072  # more than the query vector cache holds
 _STEP_TEXTS = 32  # maximum texts in a step of the service
 _DOMAINS, _DOMAIN_VIDEOS = 6, 40  # at the start
-_WORDS = [
-    "red",
-    "small",
-    "night",
-    "street",
-    "boat",
-    "lamp",
-    "tree",
-    "cell",
-    "crowd",
-    "bridge",
-    "snow",
-    "glass",
-]
+_WORDS = ["red", "small", "night", "street", "boat", "lamp", "tree", "cell", "crowd", "bridge"]
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",
