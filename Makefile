@@ -56,7 +56,7 @@ test: $(VENV)/.dev chromium ## Run the tests except the slow ones, in parallel
 	@$(PYTEST)
 
 .PHONY: test-slow
-test-slow: $(VENV)/.dev chromium ## Run the slow tests
+test-slow: $(VENV)/.dev node_modules/.installed chromium ## Run the slow tests
 	@$(PYTEST) -m 'slow and not endurance'
 
 .PHONY: test-endurance
@@ -201,7 +201,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.runtime
 
 node_modules/.installed: package.json | $(VENV)/.dev
-	@$(NPM) install --loglevel=error || { echo "Biome could not be installed: npm does not reach its registry (npm config get registry)." >&2; exit 1; }
+	@$(NPM) install --loglevel=error || { echo "The tools of the pages could not be installed: npm does not reach its registry (npm config get registry)." >&2; exit 1; }
 	@touch $@
 
 # The tests of the pages use a real browser; without one they are skipped with the reason.

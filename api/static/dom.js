@@ -44,6 +44,19 @@ export function button(text, onClick, properties = {}) {
   return node;
 }
 
+/** Create a menu of buttons, and the button that opens it. */
+export function menu(label, ...buttons) {
+  const list = el("div", { className: "menu panel", popover: "auto" }, ...buttons);
+  const opener = button("⋯", () => {}, { "aria-label": label, popoverTargetElement: list });
+  list.addEventListener("beforetoggle", () => {
+    const { right, bottom } = opener.getBoundingClientRect();
+    list.style.inset = `${bottom}px ${document.documentElement.clientWidth - right}px auto auto`;
+  });
+  // It closes before the pressed button acts, so that a dialog returns the focus to the opener.
+  list.addEventListener("click", () => list.hidePopover(), true);
+  return el("span", {}, opener, list);
+}
+
 /** Create the parts that every dialog's form has: an alert, a status, and the button that closes the dialog. */
 export function dialogFormParts() {
   return {

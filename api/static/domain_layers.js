@@ -68,7 +68,6 @@ function layer(task, path, onSelect) {
     type: "button",
     className: "layer",
     "data-tone": colorNumber(task.name),
-    "aria-label": `Search in ${task.name}`,
   };
   const facts = `${count(task.counts.accepted, "video")} · indexed ${timeAgo(task.finished_at)}`;
   const node = el(
@@ -76,6 +75,7 @@ function layer(task, path, onSelect) {
     properties,
     wave,
     el("span", { className: "t", textContent: `t = ${task.learned_order}` }),
+    el("span", { className: "hidden", textContent: "Search in" }),
     el("b", { textContent: task.name }),
     el("span", { className: "facts-of", textContent: facts }),
   );

@@ -48,10 +48,10 @@ function facetButton(name, value, videos) {
   const properties = {
     type: "button",
     "aria-pressed": String(hasCondition(name, value)),
-    "aria-label": videos === null ? String(value) : `${value}, ${count(videos, "video")}`,
+    "aria-label": videos === null ? String(value) : `${value} ${count(videos, "video")}`,
     "data-facet": JSON.stringify([name, value]),
   };
-  const node = el("button", properties, el("span", { textContent: String(value) }), number);
+  const node = el("button", properties, el("span", { textContent: String(value) }), " ", number);
   node.addEventListener("click", () => {
     toggleCondition(name, value);
     node.setAttribute("aria-pressed", String(hasCondition(name, value)));

@@ -2,7 +2,7 @@
 
 import { api, readPage } from "./api_client.js";
 import { confirmTaskDeletion } from "./delete_dialog.js";
-import { $, button, el, setText } from "./dom.js";
+import { $, button, el, menu, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { bytes, count, duration, percent, timeAgo } from "./formatting.js";
 import { domainLink } from "./page_links.js";
@@ -197,7 +197,7 @@ class TaskRow {
         this.retryButton,
         this.relearnButton,
         this.upgradeButton,
-        this.deleteButton,
+        this.menu,
       ),
     );
   }
@@ -234,8 +234,10 @@ class TaskRow {
     this.upgradeButton = hiddenButton("Upgrade", () => this.request("upgrade"));
     this.upgradeButton.title = `Learn the domain again on ${$("f-backbone").placeholder}, which new domains use`;
     this.relearnButton.title = "Learn the appended videos as a new domain, and move them there";
-    this.deleteButton = hiddenButton("Delete", () =>
-      confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted)),
+    const confirm = () => confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted));
+    this.menu = menu(
+      `More actions for ${name}`,
+      button("Delete", confirm, { className: "quiet", "aria-label": `Delete ${name}` }),
     );
   }
 
@@ -260,7 +262,7 @@ class TaskRow {
     this.relearnButton.hidden = !mayChange || !isSearchable(task) || !task.progress.drift?.relearn;
     const isCurrent = task.backbone === $("f-backbone").placeholder;
     this.upgradeButton.hidden = !mayChange || !isSearchable(task) || !task.backbone || isCurrent;
-    this.deleteButton.hidden = !mayChange || isActive || (hasNoVideos && !counts.videos);
+    this.menu.hidden = !mayChange || isActive || (hasNoVideos && !counts.videos);
   }
 
   updateState(task, isActive, hasNoVideos) {

@@ -11,12 +11,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from api.routes import task_routes
 from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
-from service.library.deletion import delete_task
+from service.library import deletion
 from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
@@ -38,18 +37,23 @@ def _focused(browser: WebDriver) -> str:
 def test_learned_domain_is_deleted_by_keyboard(
     browser: WebDriver, address: str, client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    going, answers = threading.Event(), iter([_refused, delete_task])
+    going, answers = threading.Event(), iter([_refused, deletion.delete_task])
 
     def slow(task_id: str) -> DeletionResult:
         answer: Callable[[str], DeletionResult] = next(answers)
         assert going.wait(20)
         return answer(task_id)
 
-    monkeypatch.setattr(task_routes, "delete_task", slow)
+    monkeypatch.setattr(deletion, "delete_task", slow)
     browser.get(f"{address}/admin")
     wait_for(browser, "[data-testid=cell-2-1]")
     assert texts(browser, "#matrix thead th") == ["After", FIRST, SECOND]
-    browser.execute_script("arguments[0].focus()", find(browser, f"[aria-label='Delete {FIRST}']"))
+    menu = f"[aria-label='More actions for {FIRST}']"
+    browser.execute_script("arguments[0].focus()", find(browser, menu))
+    press(browser, Keys.ENTER, Keys.ESCAPE)
+    assert _focused(browser) == "⋯"
+    press(browser, Keys.ENTER, Keys.TAB)
+    assert _focused(browser) == "Delete"
     press(browser, Keys.ENTER, SECOND)
     assert not find(browser, "#delete .danger").is_enabled(), "the name of another domain"
     assert "until the library is compacted" in find(browser, "#delete .stays").text
@@ -71,7 +75,7 @@ def test_learned_domain_is_deleted_by_keyboard(
     wait_until(browser, lambda b: texts(b, "#matrix thead th") == ["After", SECOND])
     assert texts(browser, "#matrix tbody th")[-1] == f"1 {SECOND}"
     assert find(browser, f"[data-testid=state-{FIRST}]").text == "deleted"
-    assert not find(browser, f"[aria-label='Delete {FIRST}']").is_displayed()
+    assert not find(browser, menu).is_displayed()
     assert find(browser, "#learned").text == "1 domain"
     assert len(browser.find_elements(By.CSS_SELECTOR, "#learned-bar span")) == 1
     assert _focused(browser) == "tasks-done"

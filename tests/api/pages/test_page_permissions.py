@@ -58,7 +58,7 @@ LOCKED = {  # page → controls that need a scope
 HIDDEN = {
     "/admin": {
         "#tasks [aria-label^=Retry]": "ingest",
-        "#tasks [aria-label^=Delete]": "ingest",
+        "#tasks [aria-label^=More]": "ingest",
         "#syncs [aria-label^=Remove]": "ingest",
         "#releases [aria-label^=Serve]": "admin",
         "#operations": "admin",
