@@ -91,6 +91,7 @@ def test_documented_command_offers_a_data_folder_without_a_service(
     asyncio.run(use(folder))
 
 
+@pytest.mark.slow
 def test_agent_uses_a_service_with_the_scope_of_its_key(
     client: TestClient, library: list[str], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
 
 
+@pytest.mark.slow
 def test_unknown_backbone_is_reported_before_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_BACKBONE", "open_clip:ViT-B-32/missing.pt")
     outcome = run("up", "--port", 0)

@@ -103,6 +103,7 @@ def test_fold_is_searched_and_measured_by_the_state_before_the_last_epoch(
         assert captions[video].score == pytest.approx(float(query @ vectors[video]), abs=5e-3)
 
 
+@pytest.mark.slow
 def test_interrupted_training_ends_with_the_same_states(
     backbone: Backbone, task: TaskData, tmp_path: Path
 ) -> None:

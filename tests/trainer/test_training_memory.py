@@ -55,6 +55,7 @@ def _limit(monkeypatch: pytest.MonkeyPatch, usable: int) -> None:
     monkeypatch.setattr(training_memory, "usable_bytes", lambda device: usable)
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_encoded_in_parts_with_the_same_result(
     backbone: Backbone, task: TaskData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_dead_child_is_replaced_and_progress_may_end_a_reading(tmp_path: Path)
         assert reader.child_pid is None
 
 
+@pytest.mark.slow
 def test_a_child_is_replaced_after_some_videos_and_when_it_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def _semantic_weight(method: Any) -> Tensor:
     return method.video_tensors()["video.weight"][:, :SEMANTIC]
 
 
+@pytest.mark.slow
 def test_penalties_are_chosen_on_a_second_encoder() -> None:
     backbone = load_backbone("lite2", 1)
     method = start_method("analytic", backbone, {}, None)

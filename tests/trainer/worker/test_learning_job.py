@@ -127,6 +127,7 @@ def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Po
     assert recall_cells()[2, 1, "pinned", "global_all"].queries == 2
 
 
+@pytest.mark.slow
 def test_sums_stay_with_two_releases(post_videos: Post) -> None:
     for name in ("day", "night", "dusk"):
         learn(post_videos(name, method="analytic", settings={}))

@@ -276,6 +276,7 @@ def _run(*arguments: object) -> str:
     return outcome.stdout
 
 
+@pytest.mark.slow
 def test_backup_and_export(domains: dict[str, str], tmp_path: Path) -> None:
     before = _answers()
     exported = json.loads(_run("export", tmp_path / "tables", "--json"))
@@ -289,6 +290,7 @@ def test_backup_and_export(domains: dict[str, str], tmp_path: Path) -> None:
     assert _answers() == before
 
 
+@pytest.mark.slow
 def test_sync_append_and_relearning_use_the_encoder_of_the_domain(domains: dict[str, str]) -> None:
     dims = {name: _dim(task) for name, task in domains.items()}
     assert dims == {"day": dims["dusk"], "dusk": dims["dusk"], "night": 512} != dict.fromkeys(domains, 512)

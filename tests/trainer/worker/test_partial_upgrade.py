@@ -62,6 +62,7 @@ def shards_of(domain: str) -> list[set[str]]:
     return shards
 
 
+@pytest.mark.slow
 def test_videos_without_files_stay_and_follow_when_their_files_are_back(
     library: Any, post_videos: Callable[..., str]
 ) -> None:
@@ -144,6 +145,7 @@ def test_partial_upgrade_of_unreadable_or_deleted_domain_leaves_nothing(learned_
     assert not any(manifest.live_count(key) for key in manifest.shards)
 
 
+@pytest.mark.slow
 def test_killed_partial_upgrade_continues(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 20)
     monkeypatch.setattr(state_machine, "MAX_LOST_TRAININGS", 20)

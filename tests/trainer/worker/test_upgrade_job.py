@@ -195,6 +195,7 @@ def test_repeated_and_reverted_upgrades_keep_releases_and_the_recall_matrix(lear
     assert (stored_facts(learned_task), recall_figures()) == (upgraded, figures)
 
 
+@pytest.mark.slow
 def test_accepted_old_and_deleted_upgrades_drop_the_previous_shard(
     post_videos: Post, learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

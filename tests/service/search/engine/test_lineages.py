@@ -174,6 +174,7 @@ def test_missing_encoder_degrades_its_domains_until_it_returns(
     assert service.search("a red taxi").degraded == {}
 
 
+@pytest.mark.slow
 def test_encoders_beyond_the_memory_return_on_demand(
     second: Library, configured: Settings, loadable: dict[str, Backbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_encoders_beyond_the_memory_return_on_demand(
     service.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [MemoryError("full"), RuntimeError("CUDA out of memory")], ids=repr)
 def test_encoder_that_cannot_return_degrades_its_domains(
     second: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception
