@@ -15,7 +15,6 @@ from io import BytesIO
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from pydantic import ValidationError
 from rich.filesize import decimal
 
 from cinestrata_client import TooLargeError, UnreachableError
@@ -31,6 +30,7 @@ from service.core.errors import InvalidInput
 from service.core.settings import settings
 from service.syncs.source_listing import local_files, remote_files
 from service.syncs.sync_plan import SourceFiles, shown_path
+from service.tasks.ingestion_checks import make_spec
 from service.tasks.manifests.caption_tables import MANIFEST_NAMES, TABLE_SUFFIXES, TYPED_MANIFEST_NAMES
 from service.tasks.manifests.folder_videos import FolderVideos, VideoListing, list_folder_videos
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
@@ -53,10 +53,10 @@ class VideoTarget:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send paths of videos that the service can read."""
+        """Send paths of videos that the service can read; raise InvalidInput."""
         if self.task_id is not None:
-            return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
-        return self.client.create_task(TaskSpec(**self.fields, videos=videos))
+            return self.client.append_videos(self.task_id, make_spec(AppendSpec, videos=videos))
+        return self.client.create_task(make_spec(TaskSpec, **self.fields, videos=videos))
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
@@ -91,10 +91,7 @@ def send_videos(
             video.model_copy(update={"uri": str(files[video.uri])}) if video.uri in files else video
             for video in videos
         ]
-        try:
-            return target.send(placed)
-        except ValidationError as error:
-            raise InvalidInput.from_pydantic(error.errors()) from None
+        return target.send(placed)
     if len(local) < len(videos):
         fail(
             "The source mixes local files, which must be uploaded, with remote ones.",

@@ -184,13 +184,9 @@ def give_feedback(spec: videos.FeedbackSpec) -> videos.FeedbackDetails:
 
 def list_feedback(wanted: FeedbackFilters) -> videos.FeedbackPage:
     """List a page of feedback, by the parameters of ``GET /feedback``; ``own``: only from the current actor."""
-    query = select(Feedback)
+    query = select(Feedback).filter_by(**wanted.model_dump(include={"caller", "verdict"}, exclude_none=True))
     if wanted.own:
         query = _of_caller(query, current_actor())
-    if wanted.caller is not None:
-        query = query.where(Feedback.caller == wanted.caller)
-    if wanted.verdict is not None:
-        query = query.where(Feedback.verdict == wanted.verdict)
     if wanted.text is not None:
         query = query.where(contains_text(wanted.text, [Feedback.text]))
     if wanted.video_id is not None:

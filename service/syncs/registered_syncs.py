@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
@@ -35,13 +34,13 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound, WorkerStopping
 from service.core.list_parameters import VideoFilters
 from service.core.settings import settings
-from service.core.text_rules import name_key
+from service.core.text_rules import name_key, storable
 from service.library import deletion, library_listing, video_changes
 from service.syncs import sync_plan, synced_files
 from service.syncs.source_listing import check_source, find_problem, list_source
 from service.syncs.sync_planner import plan_sync
 from service.tasks import broker, commands
-from service.tasks.ingestion_checks import Spec
+from service.tasks.ingestion_checks import make_spec
 from service.tasks.task_storage import new_id
 
 MAX_APPENDED = 1000  # videos per append, so that an append is soon searchable
@@ -94,7 +93,7 @@ def list_syncs() -> list[SyncDetails]:
 
 def remove_sync(name_or_id: str) -> None:
     """Remove a sync by ID, or its domain's name or slug; raise NotFound. A run in progress ends at its next step."""
-    text = name_or_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()  # PostgreSQL refuses others
+    text = storable(name_or_id)
     with session_scope(write=True) as session:
         row = session.get(Sync, text) or next(iter(_syncs_of_domain(session, text)), None)
         if row is None:
@@ -227,7 +226,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
             raise InvalidInput.at("source", f"No file in the source can be used. {' '.join(lines)}")
         run.renew()
         videos = source.place(plan.new[: request_limits.MAX_VIDEOS_PER_TASK])
-        spec = _checked(TaskSpec, name=run.sync.name, videos=videos)
+        spec = make_spec(TaskSpec, name=run.sync.name, videos=videos)
         task = commands.create_task(spec, caller="sync").task
         run.renew(task_id=task.id)
         library.record(task.id, source, plan)
@@ -337,14 +336,7 @@ def _find_domain(run: SyncRun) -> TaskDetails | None:
 
 
 def _append(domain: str, videos: list[VideoSpec]) -> None:  # a kill point of the chaos runs
-    commands.append_videos(domain, _checked(AppendSpec, videos=videos), caller="sync")
-
-
-def _checked(kind: type[Spec], **fields: Any) -> Spec:
-    try:
-        return kind(**fields)
-    except ValidationError as error:
-        raise InvalidInput.from_pydantic(error.errors()) from None
+    commands.append_videos(domain, make_spec(AppendSpec, videos=videos), caller="sync")
 
 
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
 from cinestrata_schemas import tasks
@@ -24,10 +23,9 @@ from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound, Unava
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.storage.video_files import is_removed_upload
-from service.tasks import broker, upgrades, uploaded_videos
+from service.tasks import broker, ingestion_checks, upgrades, uploaded_videos
 from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.idempotency import CreateOutcome, TaskRequest
-from service.tasks.ingestion_checks import Spec, raise_first, task_errors, task_fields, validate_spec
 from service.tasks.lifecycle import send_due, state_machine
 from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task, task_details
 from service.tasks.uploaded_videos import adopted_uploads
@@ -206,13 +204,13 @@ def _change_method(task: Task, domain: Task, spec: tasks.RetrySpec) -> None:
         wanted = tasks.UpgradeSpec(method=method, settings=chosen, backbone=backbone)
         fields = upgrades.upgrade_fields(domain, wanted)
     else:
-        fields = task_fields(method, chosen, backbone)
-        raise_first(task_errors(**fields))
+        fields = ingestion_checks.task_fields(method, chosen, backbone)
+        ingestion_checks.raise_first(ingestion_checks.task_errors(**fields))
     task.method, task.settings, task.backbone = fields["method"], dict(fields["settings"]), fields["backbone"]
     shutil.rmtree(configured().checkpoints_dir / task.id, ignore_errors=True)  # the previous method's
 
 
-def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
+def _create_from_spec(request: TaskRequest, spec: ingestion_checks.Spec) -> CreateOutcome:
     content = spec.model_dump(exclude_unset=True)
 
     def create() -> CreateOutcome:
@@ -220,7 +218,7 @@ def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
         backbone = spec.backbone if isinstance(spec, tasks.TaskSpec) else None
         require_disk_space(len(spec.videos), is_append=request.target_id is not None, backbone=backbone)
         with adopted_uploads(spec, task_id) as adopted:
-            stored = store_task(task_id, validate_spec(adopted), request)
+            stored = store_task(task_id, ingestion_checks.validate_spec(adopted), request)
         broker.send_probe(task_id)
         return stored
 
@@ -228,7 +226,11 @@ def _create_from_spec(request: TaskRequest, spec: Spec) -> CreateOutcome:
 
 
 def _create_from_archive(
-    request: TaskRequest, archive: BinaryIO, filename: str, kind: type[Spec], fields: dict[str, Any]
+    request: TaskRequest,
+    archive: BinaryIO,
+    filename: str,
+    kind: type[ingestion_checks.Spec],
+    fields: dict[str, Any],
 ) -> CreateOutcome:
     content = [fields, filename, request.target_id]
 
@@ -244,13 +246,9 @@ def _create_from_archive(
         try:
             videos = unpack_archive(archive, filename, task_id)
             require_disk_space(len(videos), is_append=is_append)
-            try:
-                spec = kind.model_validate(
-                    {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}
-                )
-            except ValidationError as error:
-                raise InvalidInput.from_pydantic(error.errors()) from None
-            stored = store_task(task_id, validate_spec(spec), request)
+            given = [video.model_dump(exclude_unset=True) for video in videos]
+            spec = ingestion_checks.make_spec(kind, **fields, videos=given)
+            stored = store_task(task_id, ingestion_checks.validate_spec(spec), request)
         except BaseException as error:
             if not isinstance(error, InDoubt):
                 uploaded_videos.remove_upload(task_id)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from pydantic import ValidationError
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
@@ -38,6 +39,14 @@ _MAX_ERRORS = 20  # enough to start correcting a file; nobody reads 100,000 erro
 _MAX_DEPTH = 16
 
 Spec = TypeVar("Spec", TaskSpec, AppendSpec)
+
+
+def make_spec(kind: type[Spec], **fields: Any) -> Spec:
+    """Make a task or an append from its fields; raise InvalidInput."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise InvalidInput.from_pydantic(error.errors()) from None
 
 
 def validate_spec(spec: Spec) -> Spec:
