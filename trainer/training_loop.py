@@ -291,10 +291,6 @@ class _StepResults:
         steps: Number of steps in all epochs.
         step: Number of steps that an earlier process has completed.
         is_checked: Whether values must be finite; process 0 checks for all, so that none waits for one that ended.
-
-    Attributes:
-        total: Sum of the losses of all trained pairs in the steps of this epoch that have been read.
-        trained: Number of these pairs.
     """
 
     def __init__(
@@ -314,7 +310,7 @@ class _StepResults:
     def begin_epoch(self, epoch: int) -> None:
         """Start the sums of an epoch, whose number is from 0."""
         self._epoch, self._due = epoch, 0.0
-        self.total, self.trained = 0.0, 0
+        self.total, self.trained = 0.0, 0  # losses and number of the trained pairs in the steps read so far
 
     def add(self, result: Tensor, videos: int, rates: list[float]) -> None:
         """Add a step's loss and gradient norm ``[2]``, and :meth:`read` all unread steps if a report is due."""

@@ -115,10 +115,9 @@ class Lwf(DistillationMethod):
     video is needed.
 
     Differences from the papers: there are no heads, and so no warm-up phase for a new head. The distillation loss has
-    the factor T², which LwF's lacks (:func:`distillation_loss`). For this
-    baseline, bmu-moco aligns "representations" of the old and the current model without a formula, and ctvr-ffa-tame
-    mentions only a distillation loss with T = 2. Both descriptions fit distributions and vectors; this implementation
-    compares distributions, as LwF does.
+    the factor T², which LwF's lacks (:func:`distillation_loss`). For this baseline, bmu-moco aligns "representations"
+    of the old and the current model without a formula, and ctvr-ffa-tame mentions only a distillation loss with T = 2.
+    Both descriptions fit distributions and vectors; this implementation compares distributions, as LwF does.
     """
 
     name = "lwf"

@@ -142,30 +142,18 @@ _SPARE = 0.5  # spare capacity of a new storage, as a share of its maps; memory 
 
 
 class _Storage:
-    """Maps of T tasks, with room for more.
-
-    Attributes:
-        centers: ``[≥ T, semantic]``.
-        caption_means: Each task's mean caption in its routing evidence, ``[≥ T, semantic]``.
-        has_captions: Whether each task has a mean caption, ``[≥ T]``.
-        unknown_weights: ``[≥ T]``.
-        is_frozen: Whether each task is queried with the frozen vector itself, ``[≥ T]``.
-        ends: Number of rows up to the end of each task, ``[≥ T]``.
-        keys: V × task number + token of all known tokens, ascending, ``[≥ R]``.
-        weights: Inverse document frequency of each known token, ``[≥ R]``.
-        lexicon: Lexical vector of each known token, ``[≥ R, lexical]``.
-    """
+    """Maps of T tasks, with room for more: arrays by task ``[≥ T]``, and by their known tokens ``[≥ R]``."""
 
     def __init__(self, layout: VectorLayout, tasks: int, rows: int, dtype: npt.DTypeLike) -> None:
         tasks, rows = (int(count * (1 + _SPARE)) for count in (tasks, rows))
         self.centers = np.empty((tasks, layout.semantic), np.float32)
-        self.caption_means = np.empty((tasks, layout.semantic), np.float32)
-        self.has_captions = np.empty(tasks, np.bool_)
+        self.caption_means = np.empty((tasks, layout.semantic), np.float32)  # in the routing evidence
+        self.has_captions = np.empty(tasks, np.bool_)  # whether a task has a mean caption
         self.unknown_weights = np.empty(tasks, np.float32)
-        self.is_frozen = np.empty(tasks, np.bool_)
-        self.ends = np.empty(tasks, np.int64)
-        self.keys = np.empty(rows, np.int64)
-        self.weights = np.empty(rows, np.float32)
+        self.is_frozen = np.empty(tasks, np.bool_)  # whether a task is queried with the frozen vector itself
+        self.ends = np.empty(tasks, np.int64)  # number of rows up to the end of each task
+        self.keys = np.empty(rows, np.int64)  # V × task number + token, ascending
+        self.weights = np.empty(rows, np.float32)  # inverse document frequency of each token
         self.lexicon = np.empty((rows, layout.lexical), dtype)
         self.tasks = 0
         self.lock = Lock()

@@ -30,21 +30,12 @@ class Backbone(nn.Module, ABC):
         tokenizer: Function from texts to IDs ``[n, L]``.
         mean: RGB mean used for normalization, 0..1.
         std: RGB standard deviation used for normalization, 0..1.
-
-    Attributes:
-        has_open_blocks: Whether methods can change the towers, and adapters can work inside their blocks.
-        has_causal_text: Whether no word attends to later ones, so that the last token stands for the text.
-        has_frozen_network: Whether frame tokens come from a network that no method trains.
-        padding: Token ID after the end of a text.
-        fingerprint: Digest of weights, architecture and preprocessing at construction.
-        query_precision: Precision of the text tower's matrix products for queries. Weights and vectors stay float32.
-        image_precision: Precision of a frozen encoder's image tower.
     """
 
-    has_open_blocks: ClassVar[bool]
-    has_causal_text: ClassVar[bool] = True
-    has_frozen_network: ClassVar[bool] = False
-    padding: int = 0
+    has_open_blocks: ClassVar[bool]  # methods can change the towers, adapters work inside their blocks
+    has_causal_text: ClassVar[bool] = True  # no word attends to later ones: the last token stands for all
+    has_frozen_network: ClassVar[bool] = False  # whether frame tokens come from one that no method trains
+    padding: int = 0  # token ID after the end of a text
     mean: Tensor
     std: Tensor
     text: Any  # the text tower
@@ -66,9 +57,10 @@ class Backbone(nn.Module, ABC):
         # [1, 3, 1, 1], in the 0..255 scale of the frames
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
-        self.fingerprint = self.compute_fingerprint()
+        self.fingerprint = self.compute_fingerprint()  # of weights, architecture and preprocessing
+        # Of the text tower's matrix products for queries; weights and vectors stay float32.
         self.query_precision: Precision = "float32"
-        self.image_precision: Precision = "float32"
+        self.image_precision: Precision = "float32"  # of a frozen encoder's image tower
         self.requires_grad_(False).eval()
 
     # -- properties -------------------------------------------------------------------------------------

@@ -37,24 +37,15 @@ class TextVectorCaches:
 
 
 class QueryBackbone(ABC):
-    """Tokenizer and frozen text tower of a backbone.
-
-    Args:
-        caches: Caches for the tower's vectors; instances with the same tower may share them.
-
-    Attributes:
-        fingerprint: Digest of weights, architecture and preprocessing.
-        weight_bytes: Memory that the weights of the text tower take, in bytes.
-        text_background: Distribution of generic texts; None if the backbone has none, and releases may have it.
-        tokenize: Converts each text to token IDs ``[L]``, including the start and end tokens, without padding.
-    """
+    """Tokenizer and frozen text tower of a backbone; instances with the same tower may share caches of its vectors."""
 
     name: str
-    fingerprint: str
+    fingerprint: str  # of weights, architecture and preprocessing
     dim: int
     vocabulary: int
-    weight_bytes: int = 90 * 1024**2  # of MiniLM
-    text_background: TextBackground | None
+    weight_bytes: int = 90 * 1024**2  # that the text tower takes in memory; here those of MiniLM
+    text_background: TextBackground | None  # of generic texts; None if only releases may have one
+    # Converts each text to token IDs [L], including the start and end tokens, without padding.
     tokenize: Callable[[Sequence[str]], list[TokenIds]]
 
     def __init__(self, caches: TextVectorCaches | None = None) -> None:

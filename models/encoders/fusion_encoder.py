@@ -28,22 +28,15 @@ _INITIAL_STD = 0.02  # as for BERT's embeddings
 
 
 class FusionEncoder(nn.Module):
-    """The multi-modal encoder f_m with its masked-language head.
-
-    Args:
-        vocabulary: Number of tokens that can be predicted.
-
-    Attributes:
-        mask: Vector that replaces the token embedding of a masked word, ``[width]``.
-        times: Temporal embedding, ``[frames, 1, visual_width]``.
-    """
+    """The multi-modal encoder f_m with its masked-language head, which predicts the tokens of a vocabulary."""
 
     def __init__(
         self, width: int, visual_width: int, heads: int, *, layers: int, frames: int, vocabulary: int
     ) -> None:
         super().__init__()
+        # Replaces the token embedding of a masked word.
         self.mask = nn.Parameter(_INITIAL_STD * torch.randn(width))
-        self.times = nn.Parameter(_INITIAL_STD * torch.randn(frames, 1, visual_width))
+        self.times = nn.Parameter(_INITIAL_STD * torch.randn(frames, 1, visual_width))  # temporal embedding
         self.layers = nn.ModuleList(_FusionLayer(width, visual_width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))

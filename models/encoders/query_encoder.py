@@ -68,25 +68,14 @@ class QueryEncoder(ABC):
     ``pinned``, a task uses the weights of the release that made its shard, so that its query vectors, like its video
     vectors, never change. Both modes take one batched forward pass.
 
-    :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder.
-
-    Attributes:
-        backbone: Text side of the backbone.
-        tasks: IDs of the learned tasks, in order.
-        modes: Query modes that the encoder family offers; the last one forgets least, and is the one served.
-        shared_modes: Query modes in which a text has the same vector for all tasks.
-        shares_text_encoding: Whether a text passes the tower once for all tasks, so that another task costs little.
-        profile_factor: Factor that the release's method applies to the logarithms in the routing profiles. Profiles
-            computed later use it as well, so that they are comparable.
-
-    Raises:
-        ReleaseError: The release was learned on another backbone, its tensors do not fit, or a pinned release is
-            missing.
+    :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder. Raises ReleaseError if
+    the release was learned on another backbone, its tensors do not fit, or a pinned release is missing.
     """
 
+    # Query modes that the encoder family offers; the last one forgets least, and is the one served.
     modes: ClassVar[tuple[str, ...]] = ("latest", "pinned")
-    shared_modes: ClassVar[tuple[str, ...]] = ()
-    shares_text_encoding: ClassVar[bool] = False
+    shared_modes: ClassVar[tuple[str, ...]] = ()  # in which a text has the same vector for all tasks
+    shares_text_encoding: ClassVar[bool] = False  # a text passes the tower once: another task costs little
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         backbone, release = inputs.backbone, inputs.release
@@ -96,9 +85,10 @@ class QueryEncoder(ABC):
                 f"(fingerprint {release.backbone_fingerprint[:12]}, loaded {backbone.fingerprint[:12]}): "
                 f"start with CINESTRATA_BACKBONE={release.backbone} and the weights it was learned with"
             )
-        self.tasks = [task.task_id for task in release.tasks]
+        self.tasks = [task.task_id for task in release.tasks]  # in the order of learning
         self.backbone = self._texts = backbone
         self._position = {task: position for position, task in enumerate(self.tasks)}
+        # Of the logarithms in the release's routing profiles, and in those that are computed later.
         self.profile_factor = 1.0
 
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:

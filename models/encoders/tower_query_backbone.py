@@ -148,18 +148,13 @@ _caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDict
 
 
 class TowerQueryBackbone(QueryBackbone):
-    """The text side of a backbone. The weights of its text tower must not change afterwards.
-
-    Args:
-        load_towers: Function that loads both towers of a backbone that has its text tower alone.
-
-    Attributes:
-        uses_mixed_precision: Whether forward passes need :func:`~models.backbones.tower_computation.mixed_precision`.
+    """The text side of a backbone, whose text tower must not change afterwards; ``load_towers`` loads both towers of
+    one that has its text tower alone.
     """
 
     def __init__(self, backbone: Backbone, load_towers: Callable[[], Backbone] | None = None) -> None:
         self.packed = pack_text_tower(backbone)
-        # A packed tower applies the query precision itself.
+        # Whether forward passes need mixed_precision; a packed tower applies the query precision itself.
         self.uses_mixed_precision = self.packed is backbone and backbone.query_precision == "bfloat16"
         caches = _caches.setdefault(self.packed, {})
         super().__init__(caches.setdefault(self.uses_mixed_precision, TextVectorCaches()))

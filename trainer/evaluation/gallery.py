@@ -113,17 +113,12 @@ class RankCount:
 
     rank = 1 + number of strictly better videos + half the number of equal ones: the mean position under random order.
     A tie counts as a miss: a video that shares first place has rank 1.5 and is no hit at 1.
-
-    Attributes:
-        truth: Score of each query's true video ``[Q]``, double precision.
-        better: Number of better videos so far ``[Q]``.
-        equal: Number of videos with an equal score so far ``[Q]``, including the true video.
     """
 
     def __init__(self, truth: Floats) -> None:
-        self.truth = _finite(np.asarray(truth, np.float64))
-        self.better = np.zeros(len(truth), np.int64)
-        self.equal = np.zeros(len(truth), np.int64)
+        self.truth = _finite(np.asarray(truth, np.float64))  # score of each query's true video [Q]
+        self.better = np.zeros(len(truth), np.int64)  # number of better videos so far
+        self.equal = np.zeros(len(truth), np.int64)  # those with an equal score, including the true video
 
     def add(self, scores: Floats, queries: slice = slice(None)) -> None:
         """Count n more videos. Across all parts, the true video must be added exactly once.

@@ -93,39 +93,27 @@ class Method(ABC):
 
     A subclass implements :meth:`encode_videos` and :meth:`video_tensors` and, if it learns, the hooks, the trained
     parameters (:meth:`parameter_groups`) and the state (:meth:`state_dict`, :meth:`load_state_dict`).
-
-    Attributes:
-        name: Name of the method, its module and its recipe.
-        family: Encoder family that encodes queries and videos with its releases.
-        is_trainable: Whether the method learns from captions; False for zero-shot.
-        is_closed_form: Whether the method observes each training video once (:meth:`observe`) instead of taking
-            gradient steps.
-        needs_frames: Whether the loss needs the frames themselves, of the whole batch: not the tokens that a frozen
-            network could supply, and not only those of this process.
-        architecture_settings: Settings that shape the learned weights; a lineage's first task fixes them.
-        caption_tensors: Names of the tensors that hold the last task's captions in its routing evidence.
-        learned_tasks: Tasks so far, oldest first.
-        profiles: Routing profile of each learned task.
-        profile_factor: Factor of the logarithms in routing profiles, as in the query encoders of the releases.
-        micro_batch: Pairs that the towers encode at once in training; None: whole batches.
-        before_last_epoch: State that has not trained on the last task's fold; None if no epoch has.
     """
 
-    name: ClassVar[str]
-    family: ClassVar[EncoderFamily]
-    is_trainable: ClassVar[bool] = True
-    is_closed_form: ClassVar[bool] = False
+    name: ClassVar[str]  # also of the module and the recipe
+    family: ClassVar[EncoderFamily]  # encodes queries and videos with the releases
+    is_trainable: ClassVar[bool] = True  # whether the method learns from captions; False for zero-shot
+    is_closed_form: ClassVar[bool] = False  # it observes each training video once, without gradient steps
+    # Whether the loss needs the frames themselves, of the whole batch: not the tokens that a frozen network could
+    # supply, and not only those of this process.
     needs_frames: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
+    # Settings that shape the learned weights; a lineage's first task fixes them.
     architecture_settings: ClassVar[tuple[str, ...]] = ()
-    caption_tensors: ClassVar[tuple[str, ...]] = ()
+    caption_tensors: ClassVar[tuple[str, ...]] = ()  # with the last task's captions, for its routing evidence
 
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
         self.backbone = backbone
         self.config = config
-        self.micro_batch: int | None = None
+        self.micro_batch: int | None = None  # pairs that the towers encode at once in training; None: all
+        # State that has not trained on the last task's fold; None if no epoch has.
         self.before_last_epoch: Self | None = None
-        self.profile_factor = 1.0
+        self.profile_factor = 1.0  # of the logarithms in routing profiles, as in the query encoders
         self.learned_tasks: list[ReleaseTask] = []
         self.profiles = RoutingProfiles.from_dense(np.empty((0, VOCABULARY), np.float32))
 

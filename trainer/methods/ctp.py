@@ -58,14 +58,7 @@ class CtpConfig(FinetuneConfig):
 
 
 class Ctp(Finetune):
-    """Fine-tuning, with momentum contrast and topology preservation, of both towers and a multi-modal encoder.
-
-    Attributes:
-        online: θ_t, the trained networks.
-        momentum: θ_c.
-        previous: θ_{t-1}; None on the first task and between tasks.
-        queues: Earlier keys of the momentum networks.
-    """
+    """Fine-tuning, with momentum contrast and topology preservation, of both towers and a multi-modal encoder."""
 
     name = "ctp"
     config_class = CtpConfig
@@ -77,11 +70,11 @@ class Ctp(Finetune):
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             fusion = create_fusion_encoder(backbone, config.fusion_layers) if config.masked_language else None
-            self.queues = KeyQueues(config.queue, backbone.dim)
-        self.online = _Networks(self.model, fusion).to(backbone.device)
+            self.queues = KeyQueues(config.queue, backbone.dim)  # earlier keys of the momentum networks
+        self.online = _Networks(self.model, fusion).to(backbone.device)  # θ_t, trained
         self.queues.to(backbone.device)
-        self.momentum = self.online.frozen_copy()
-        self.previous: _Networks | None = None
+        self.momentum = self.online.frozen_copy()  # θ_c
+        self.previous: _Networks | None = None  # θ_{t-1}; none on the first task and between tasks
         self._keys: tuple[Tensor, Tensor] | None = None
         self.online.requires_grad_(False)
 

@@ -55,13 +55,7 @@ class FfaTameConfig(MethodConfig):
 
 
 class FfaTame(Method):
-    """FFA + TAME on a frozen backbone.
-
-    Attributes:
-        fusion: FFA of the image tower.
-        tame: TAME of the text tower, with one prototype per task.
-        words: Changes to the token embeddings, an addition to the paper; None without them.
-    """
+    """FFA of the image tower + TAME of the text tower, with one prototype per task, on a frozen backbone."""
 
     name = "ffa_tame"
     family = TAME_FAMILY
@@ -97,6 +91,7 @@ class FfaTame(Method):
             )
         self.fusion.to(backbone.device)
         self.tame.to(backbone.device)
+        # Changes to the token embeddings, an addition to the paper.
         self.words = self._new_words() if config.word_learning_rate else None
         self.train(False)
 

@@ -29,12 +29,7 @@ class FinetuneConfig(MethodConfig):
 
 
 class Finetune(Method):
-    """Sequential fine-tuning of both towers, without protection for earlier tasks.
-
-    Attributes:
-        is_training: Whether a trained task is in progress.
-        trained_tasks: Number of tasks trained before the current one; stored only by methods that need it.
-    """
+    """Sequential fine-tuning of both towers, without protection for earlier tasks."""
 
     name = "finetune"
     family = TOWER_FAMILY
@@ -44,8 +39,8 @@ class Finetune(Method):
     def __init__(self, backbone: Backbone, config: FinetuneConfig) -> None:
         super().__init__(backbone, config)
         self.model = backbone.clone()
-        self.is_training = False
-        self.trained_tasks = 0
+        self.is_training = False  # whether a trained task is in progress
+        self.trained_tasks = 0  # before the current one; stored only by methods that need it
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Unfreeze both towers."""

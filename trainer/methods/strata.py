@@ -58,12 +58,8 @@ class StrataConfig(MethodConfig):
 
 
 class Strata(Method):
-    """Low-rank updates of both towers, FFA and word embeddings, one set per task, searched with pinned queries.
-
-    Attributes:
-        image: Low-rank updates of the image tower.
-        fusion: FFA of the image tower.
-        text: Low-rank update and word embeddings of the text tower.
+    """Low-rank updates of both towers, FFA of the image tower and word embeddings, one set per task, searched with
+    pinned queries.
     """
 
     name = "strata"

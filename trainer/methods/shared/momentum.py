@@ -36,22 +36,14 @@ from trainer.task_data import Clip, Pair, load_frames
 
 
 class KeyQueues(nn.Module):
-    """Q^T and Q^V: ring buffers with the newest text and video keys.
+    """Q^T and Q^V: ring buffers with the N_Q newest text and video keys.
 
     The buffers start with random unit vectors. Batches may have any size.
-
-    Args:
-        length: N_Q, keys per queue.
-
-    Attributes:
-        texts: ``[length, dim]`` text keys.
-        videos: ``[length, dim]`` video keys.
-        oldest: Row of the oldest key.
     """
 
-    texts: Tensor
+    texts: Tensor  # keys, [length, dim]
     videos: Tensor
-    oldest: Tensor
+    oldest: Tensor  # row of the oldest key
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
