@@ -62,11 +62,8 @@ class Library:
         return self._snapshot.degraded
 
     def release(self, identifier: str) -> ReleaseState:
-        """Read a release, once.
-
-        Raises:
-            LibraryDamaged: Its files, or those of a release that it extends, differ from the published ones.
-            ReleaseError: A file of the release has an unknown format.
+        """Read a release, once; raise LibraryDamaged if its files, or those of a release that it extends, differ from
+        the published ones, and ReleaseError if a file has an unknown format.
         """
         if identifier not in self._releases:
             state = read_release(self._folder(identifier), read_parent=self._contribution)

@@ -109,10 +109,8 @@ def prepare_method(
     no release that has learned the task before.
 
     A task without training captions is only indexed: with the newest release of the backbone as it is, whatever method
-    the task names, or with the unchanged backbone if it has no release.
-
-    Raises:
-        MethodError: The method or a setting is unknown.
+    the task names, or with the unchanged backbone if it has no release. Raises MethodError for an unknown method or
+    setting.
     """
     newest = [
         lineage.releases[0]

@@ -53,10 +53,8 @@ def read_domains(
 ) -> Library:
     """Read the domains in all folders, and link their videos below one media root.
 
-    Copies of a video in a domain are left out, because the service rejects them.
-
-    Args:
-        names: Whether videos keep their file name and metadata. If not, hidden videos have no text at all.
+    Copies of a video in a domain are left out, because the service rejects them. Without ``names``, videos keep neither
+    their file name nor metadata, and hidden ones have no text at all.
     """
     library: Library = {}
     domains = [domain for folder in folders for domain in find_domains(folder)]

@@ -77,12 +77,8 @@ class FrameFusionAdapter(nn.Module):
         return fused
 
     def forward(self, tokens: Tensor, self_attended: Tensor) -> Tensor:
-        """Mix SA(F_m, F_m) with CA(F_{m−1}, F_m), weighted by the gate (eq. 3).
-
-        Args:
-            tokens: ``[n, M, P, width]``.
-            self_attended: Self-attention of every frame's tokens, or of its first ones, ``[n, M, ≤ P, width]``; the
-                result has the same shape.
+        """Mix SA(F_m, F_m) with CA(F_{m−1}, F_m), weighted by the gate (eq. 3), from tokens ``[n, M, P, width]`` and
+        the self-attention of every frame's tokens, or of its first ones, ``[n, M, ≤ P, width]``, to the same shape.
         """
         fused = self.alpha * self.cross_attention(tokens, self_attended.shape[2])
         if self.mix == "additive":

@@ -58,13 +58,8 @@ SELF_TEST_TEXTS = (
 
 
 def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | None = None) -> None:
-    """Write a release's files into an existing empty folder. The caller makes them durable.
-
-    Args:
-        parent: Release whose tasks come first in ``state``, with the same routing profiles; they are not stored again.
-
-    Raises:
-        ValueError: The state has no task that the parent does not have.
+    """Write a release's files into an existing empty folder; the caller makes them durable. The tasks of ``parent``
+    come first in ``state``, and are not stored again; raise ValueError if the state has no other task.
     """
     earlier = parent.tasks if parent else 0
     if parent is not None and len(state.tasks) <= earlier:

@@ -42,11 +42,7 @@ class ReleaseTask:
 
 @dataclass(frozen=True)
 class ParentRelease:
-    """Reference to the release that another one continues.
-
-    Raises:
-        ValueError: A field has another type or is out of range.
-    """
+    """Reference to the release that another one continues; raises ValueError for a field out of type or range."""
 
     release: str
     tasks: int  # how many tasks the parent knows, with those of its ancestors; at least one
@@ -58,10 +54,8 @@ class ParentRelease:
 
 @dataclass(frozen=True)
 class TaskLineage:
-    """The tasks of a release in the order in which they were learned, with their routing profiles.
-
-    Raises:
-        ValueError: The numbers of profiles and tasks differ, or the release adds no task to its parent's.
+    """The tasks of a release in the order in which they were learned, with their routing profiles; raises ValueError if
+    the numbers of profiles and tasks differ, or if the release adds no task to its parent's.
     """
 
     tasks: tuple[ReleaseTask, ...]  # tasks that the release adds; at least one if it has a parent
@@ -83,16 +77,11 @@ class TaskLineage:
         return len(self.tasks) + (self.parent.tasks if self.parent else 0)
 
     def resolve(self, read_parent: Callable[[str], TaskLineage]) -> TaskLineage:
-        """Collect the tasks of all ancestors into one lineage without a parent.
+        """Collect the tasks of all ancestors, from the tasks that each release adds, into one lineage without a parent.
 
-        Every lineage ends, because the number of tasks falls from release to parent.
-
-        Args:
-            read_parent: Function from a release's ID to the tasks that it adds.
-
-        Raises:
-            ReleaseError: An ancestor has another number of tasks than its child recorded, two releases have learned
-                the same task, or the vocabularies of the routing profiles differ.
+        Every lineage ends, because the number of tasks falls from release to parent. Raises ReleaseError if an ancestor
+        has another number of tasks than its child recorded, if two releases have learned the same task, or if the
+        vocabularies of the routing profiles differ.
         """
         parts = [self]
         while (parent := parts[-1].parent) is not None:

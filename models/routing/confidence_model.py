@@ -168,10 +168,7 @@ class VisualScore:
     caption does not describe. The weight w is fitted to captions whose videos were not learned: the softmax of β cosine
     among such videos has the highest likelihood of the described one (listwise loss: Cao et al., "Learning to rank:
     from pairwise approach to listwise approach", ICML 2007). Since words and the visual score often say the same, w is
-    only a share of β.
-
-    Raises:
-        ValueError: The weight is not positive, or a value is not finite.
+    only a share of β. Raises ValueError if the weight is not positive, or a value is not finite.
     """
 
     weight: float  # nats per cosine, positive

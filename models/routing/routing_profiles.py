@@ -99,10 +99,7 @@ Ints = npt.NDArray[np.integer]
 class RoutingProfiles:
     """Non-zero entries of a matrix ``[T, V]`` of routing profiles, row by row (compressed sparse rows).
 
-    :mod:`models.routing.router` explains what a row means.
-
-    Raises:
-        ValueError: The arrays do not form such a matrix.
+    :mod:`models.routing.router` explains what a row means. Raises ValueError if the arrays do not form such a matrix.
     """
 
     tokens: Ints  # token ID of each entry [N], task after task, ascending within a task

@@ -69,11 +69,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Gallery:
-    """A task's videos and queries.
-
-    Raises:
-        EvaluationError: A query belongs to a video that is not held out.
-    """
+    """A task's videos and queries; raises EvaluationError if a query belongs to a video that is not held out."""
 
     task: str
     shard: ShardVectors  # vectors of all the task's videos

@@ -204,11 +204,8 @@ class Ctp(Finetune):
 def momentum_contrast_loss(
     queries: Tensor, videos: Tensor, query_keys: Tensor, video_keys: Tensor, scale: float
 ) -> Tensor:
-    """Compute L_ita^c (eq. 4) in both directions.
-
-    Args:
-        queries: ``[B, D]`` query vectors from the trained networks; ``videos`` likewise.
-        query_keys: ``[B+K, D]`` text keys from the momentum networks, the batch's B first; ``video_keys`` likewise.
+    """Compute L_ita^c (eq. 4) in both directions, from vectors ``[B, D]`` of the trained networks, and keys
+    ``[B+K, D]`` of the momentum networks, the batch's B first.
     """
     truth = torch.arange(len(queries), device=queries.device)
     to_text = F.cross_entropy(scale * videos @ query_keys.T, truth)
@@ -220,10 +217,8 @@ def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: 
     """Compute H(P_{θ_{t-1}}, P_{θ_t}), the cross-entropy between similarities within a batch (eqs. 6 to 9).
 
     The published code uses the divergence instead: the same gradient, and a value that lacks the targets' entropy.
-
-    Args:
-        current: ``[B, B]`` similarities from the trained networks; ``previous``: those from the previous networks.
-        suppress: Exclude each sample's similarity to itself (section 4.3).
+    Similarities ``[B, B]`` are from the trained and the previous networks; ``suppress`` excludes each sample's
+    similarity to itself (section 4.3).
     """
     if suppress:
         itself = torch.eye(len(current), dtype=torch.bool, device=current.device)

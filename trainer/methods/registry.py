@@ -68,11 +68,8 @@ class MethodRegistry:
         """Construct a method that is ready for its next task.
 
         Settings that shape the learned weights (:attr:`~trainer.methods.base.Method.architecture_settings`)
-        default to those of ``previous``, which is None for a new lineage.
-
-        Raises:
-            MethodError: See :meth:`configure` and :meth:`~trainer.methods.base.Method.resume`.
-            BackboneUnsupported: The method changes towers, but those of the backbone are frozen.
+        default to those of ``previous``, which is None for a new lineage. Raises MethodError as :meth:`configure` and
+        :meth:`~trainer.methods.base.Method.resume` do, and BackboneUnsupported if the method changes frozen towers.
         """
         config = self._configure_next(name, backbone, settings, previous)
         try:

@@ -220,12 +220,9 @@ MOMENT_OVERLAP = 0.5  # share of its length that a moment shares with the next
 def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> TaskData:
     """Decode the task's videos whose frames are missing from the cache or broken; without any, start no decoder.
 
-    Returns:
-        The task; for a partial upgrade, without the videos that cannot be decoded.
-
-    Raises:
-        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one; of several, the message
-            names the first. All files in the media folder are looked up before any is decoded, which may take hours.
+    Returns the task, for a partial upgrade without the videos that cannot be decoded. Otherwise, raises FramesMissing
+    if a video is gone, cannot be decoded, or differs from the accepted one; of several, the message names the first.
+    All files in the media folder are looked up before any is decoded, which may take hours.
     """
     with session_scope() as session:
         query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
