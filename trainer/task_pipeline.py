@@ -348,14 +348,9 @@ def zero_shot_recall(
 def make_self_test(
     encoder: QueryEncoder, newest: str, ids: Ids, vectors: Vectors, older: Mapping[str, ShardVectors]
 ) -> SelfTest:
-    """Search with all self-test texts in the newest task, and with one in each of the latest older tasks.
+    """Search with all self-test texts in the newest task, and with one in each of the latest older tasks, oldest first.
 
-    This costs one scan of the new vectors, and reads a few rows of each older shard.
-
-    Args:
-        ids: Vector IDs ``[G]`` of the task's videos.
-        vectors: Vectors ``[G, dim]`` of these videos, as they are stored.
-        older: Shards of earlier tasks by ID, oldest first.
+    This costs one scan of the new vectors ``[G, dim]``, as they are stored, and reads a few rows of each older shard.
     """
     mode = encoder.modes[-1]
     queries = encoder.encode(SELF_TEST_TEXTS, [newest], mode)[:, 0]

@@ -228,10 +228,8 @@ def less_forget_loss(current: Tensor, previous: Tensor) -> Tensor:
 def margin_ranking_loss(queries: Tensor, videos: Tensor, current: int, margin: float, hardest: int) -> Tensor:
     """Compute the margin ranking loss (Hou et al., inter-class separation), averaged over both retrieval directions.
 
-    Args:
-        queries: Unit vectors ``[B, dim]``; the current task's come first, then those of past pairs.
-        videos: Unit vectors ``[B, dim]``; row i belongs to query i.
-        current: Number of pairs from the current task; without past pairs, the loss is 0.
+    Of the pairs of unit vectors ``[B, dim]``, ``current`` are the current task's, and come first. Without past pairs,
+    the loss is 0.
     """
     if current == len(queries):
         return queries.new_zeros(())

@@ -210,8 +210,6 @@ class MediaSource(Protocol):
     def open(self, uri: SourceUri, part: ByteRange | None = None) -> AbstractContextManager[RemoteStream]:
         """Open a file. A source may ignore ``part`` and provide the whole file.
 
-        Raises:
-            MediaError: The file does not exist, or the source forbids access to it.
-            RangeOutside: The file has no bytes in the range.
-            SourceOutage: The source is unreachable at the moment.
+        Raises MediaError if the file does not exist or the source forbids access to it, RangeOutside if the file has no
+        bytes in the range, and SourceOutage if the source is unreachable at the moment.
         """

@@ -51,13 +51,10 @@ class VectorLayout:
         return self.semantic + (self.lexical + _COMPLETIONS if self.lexical else 0)
 
     def join(self, semantic: Floats, lexical: Floats, *, is_video: bool) -> Floats:
-        """Join the parts to unit vectors ``[n, dim]`` of videos or queries.
+        """Join parts of at most unit length, ``[n, semantic]`` and ``[n, lexical]``, to unit vectors ``[n, dim]``.
 
-        Args:
-            semantic: Vectors of at most unit length ``[n, semantic]``.
-            lexical: Vectors of at most unit length ``[n, lexical]``.
-            is_video: Whether the vectors represent videos. Queries and videos are completed to unit length in
-                different coordinates, so that this adds nothing to their cosine.
+        Queries and videos are completed to unit length in different coordinates, so that this adds nothing to their
+        cosine.
         """
         if not self.lexical:
             return normalize_rows(semantic)

@@ -62,14 +62,8 @@ class FrameFusionAdapter(nn.Module):
         return torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)
 
     def cross_attention(self, tokens: Tensor, count: int | None = None) -> Tensor:
-        """Compute CA(F_{m−1}, F_m) of eq. 1 for every frame m.
-
-        Args:
-            tokens: ``[n, M, P, width]``.
-            count: How many tokens of each frame to compute, from the first; None computes all.
-
-        Returns:
-            ``[n, M, count or P, width]``.
+        """Compute CA(F_{m−1}, F_m) of eq. 1 for every frame m, from tokens ``[n, M, P, width]``, for the first
+        ``count`` tokens of each frame or for all, ``[n, M, count or P, width]``.
         """
         query = self.query(self.neighbors(tokens)[:, :, :count])
         heads = (split_heads(t, self.heads) for t in (query, self.key(tokens), self.value(tokens)))

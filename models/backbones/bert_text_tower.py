@@ -27,12 +27,9 @@ _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
 
 
 class BertTextTower(nn.Module):
-    """A BERT and its projection into the joint space.
+    """A ``BertModel`` without a pooling layer, and its projection ``[width, dim]`` into the joint space.
 
-    Args:
-        bert: ``BertModel`` without a pooling layer.
-        projection: ``[width, dim]``.
-        ln_final: Layer between averaging and projection; by default none, since BERT normalizes its states itself.
+    By default, no layer ``ln_final`` follows the averaging, since BERT normalizes its states itself.
     """
 
     def __init__(self, bert: Any, projection: Tensor, ln_final: nn.Module | None = None) -> None:

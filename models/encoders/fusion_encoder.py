@@ -75,12 +75,8 @@ class FusionEncoder(nn.Module):
         return backbone.embed_words(words)
 
     def fuse(self, backbone: Backbone, embedded: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
-        """Fuse texts and videos to states ``[n, L, width]``.
-
-        Args:
-            embedded: Token and position embeddings, ``[n, L, width]``.
-            end: Position where each text ends, ``[n]``.
-            tokens: Frame states from :func:`frame_states`.
+        """Fuse token and position embeddings ``[n, L, width]`` of texts that end at ``end [n]`` with frame states from
+        :func:`frame_states`, to states ``[n, L, width]``.
         """
 
         def encode(embedded: Tensor, end: Tensor, tokens: Tensor) -> tuple[Tensor]:

@@ -213,14 +213,9 @@ class TowerQueryBackbone(QueryBackbone):
 
 
 def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64]]) -> Vectors:
-    """Collect the vectors of encoded batches in row order. One copy, so the host waits for a device only once.
+    """Collect the vectors ``[rows, dim]`` of one or more encoded batches in row order, ``[n, dim]``.
 
-    Args:
-        parts: Vectors of each batch, ``[rows, dim]``; at least one.
-        batches: Rows of each batch.
-
-    Returns:
-        ``[n, dim]``.
+    One copy, so the host waits for a device only once.
     """
     copied = torch.cat([part.float() for part in parts]).cpu().numpy()
     vectors = np.empty_like(copied)

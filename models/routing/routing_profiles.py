@@ -52,14 +52,8 @@ def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floa
     """Compute a task's routing profile, ``[V]``: log(1 + V·p), where p is each token's share of the task's captions.
 
     A token that the task never used contributes nothing, however large the task; a token used as often as chance would
-    have it contributes log 2. The profile of a task without captions is all zero.
-
-    Args:
-        counts: Number of captions that contain each token, ``[V]``.
-        factor: Factor of the logarithms, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
-
-    Returns:
-        Values that survive the half precision in which releases store them.
+    have it contributes log 2. The profile of a task without captions is all zero. The values, from the numbers of
+    captions that contain each token ``[V]``, survive the half precision in which releases store them.
     """
     return profile_values(counts, counts.sum(), len(counts), factor)
 

@@ -117,14 +117,9 @@ class RankCount:
         self.equal = np.zeros(len(truth), np.int64)  # those with an equal score, including the true video
 
     def add(self, scores: Floats, queries: slice = slice(None)) -> None:
-        """Count n more videos. Across all parts, the true video must be added exactly once.
+        """Count n more videos, with their scores ``[q, n]`` for q queries; raise EvaluationError if one is not finite.
 
-        Args:
-            scores: Scores ``[q, n]`` of the videos.
-            queries: The q queries that are scored.
-
-        Raises:
-            EvaluationError: A score is not finite.
+        Across all parts, the true video must be added exactly once.
         """
         truth = self.truth[queries, None]
         better = np.count_nonzero(_finite(scores) > truth + TIE_TOLERANCE, axis=1)

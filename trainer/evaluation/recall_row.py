@@ -100,14 +100,10 @@ def evaluate_row(
     prior: float = DEFAULT_PRIOR,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
-    """Evaluate a release on the galleries of all learned tasks, in its default query mode.
+    """Evaluate a release on the galleries of all learned tasks, with their routing profiles ``[T, V]``, in its default
+    query mode; raise EvaluationError if a score is not finite.
 
-    Args:
-        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        prior: Cosine per unit of log-odds, added to the scores in a union gallery; 0 merges raw cosines.
-
-    Raises:
-        EvaluationError: A score is not finite.
+    The prior is the cosine per unit of log-odds, added to the scores in a union gallery; 0 merges raw cosines.
     """
     tasks = build_evaluation_tasks(encoder, galleries, profiles)
     has_captions = captioned_tasks(profiles)

@@ -135,12 +135,8 @@ class Method(ABC):
         raise AssertionError(f"{self.name} takes no gradient steps")
 
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]], clips: Sequence[Clip] = ()) -> None:
-        """Collect what a closed-form method needs from training videos; called once per video.
-
-        Args:
-            frames: ``uint8 [n, M, H, W, 3]``.
-            captions: Captions of each video, at least one.
-            clips: The videos, which :meth:`embed_videos` may then embed without their frames.
+        """Collect what a closed-form method needs from training videos ``uint8 [n, M, H, W, 3]`` with one or more
+        captions each; called once per video. :meth:`embed_videos` may then embed the clips without their frames.
         """
         raise AssertionError(f"{self.name} takes gradient steps")
 
@@ -151,14 +147,8 @@ class Method(ABC):
         """Learn the last task again from some of its videos, for calibration and measurement.
 
         Only closed-form methods support this, between :meth:`record_task` and the next task. Vectors of the new method
-        can be compared with those of this one.
-
-        Args:
-            rows: Positions of the videos, in the order in which they were observed.
-            captions: Training captions of these videos.
-
-        Returns:
-            A new method; None if it would take gradient steps.
+        can be compared with those of this one. The rows are the positions of the videos in the order in which they
+        were observed. Returns None if the method would take gradient steps.
         """
         return None
 
@@ -291,12 +281,8 @@ class Method(ABC):
 
 
 def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
-    """Compute ½ (L_v2t + L_t2v), the contrast within a batch in both directions (ctvr-ffa-tame, eqs. 7 and 9).
-
-    Args:
-        texts: Query vectors ``[B, D]``; row i belongs to video i.
-        videos: Video vectors ``[B, D]``.
-        scale: Inverse temperature 1/τ.
+    """Compute ½ (L_v2t + L_t2v), the contrast within a batch in both directions (ctvr-ffa-tame, eqs. 7 and 9), from
+    pairs of query and video vectors ``[B, D]`` and the inverse temperature 1/τ.
     """
     similarity = scale * texts @ videos.T
     truth = torch.arange(len(similarity), device=similarity.device)

@@ -21,14 +21,10 @@ from trainer.methods.base import Method, MethodConfig, MethodError
 
 
 class MethodRegistry:
-    """The methods in one or more packages.
+    """The methods in packages with method modules and a ``configs`` folder of recipes.
 
-    Args:
-        packages: Packages with method modules and a ``configs`` folder of recipes.
-        modules: Modules of methods whose module has another name, by method.
-
-    Raises:
-        ImportError: A recipe has no module, or the module does not define exactly one method of that name.
+    ``modules`` names the modules of methods whose module has another name. Raises ImportError if a recipe has no
+    module, or if the module does not define exactly one method of that name.
     """
 
     def __init__(self, *packages: str, modules: Mapping[str, str] | None = None) -> None:

@@ -86,12 +86,7 @@ def open_library() -> Library:
 def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     """Load a backbone onto the compute device; the process keeps the last one.
 
-    Args:
-        frames: Frames per video; None for the backbone's own number.
-
-    Raises:
-        NotEnoughMemory: Its weights do not fit.
-        BackboneUnavailable, BackboneUnsupported: As for ``load_backbone``.
+    Raises NotEnoughMemory if its weights do not fit, and the errors of ``load_backbone``.
     """
     load_worker_backbone.cache_clear()  # before another is loaded: memory may not hold two
     # The file and the model are in memory at once.

@@ -227,12 +227,9 @@ class MomentumMethod(Finetune):
 def moco_loss(vectors: Tensor, keys: Tensor, queue: Tensor, scale: float) -> Tensor:
     """Compute one direction of the momentum contrast: equations 10 and 11 (P = 1), 16 and 17 (P = 2).
 
-    The loss is −log of the share that a vector's own keys have in the sum over its own and all queued keys.
-
-    Args:
-        vectors: ``[B, D]`` text or video vectors.
-        keys: ``[P, B, D]`` keys of the other modality; P positives for each vector.
-        queue: ``[N, D]`` keys of the other modality; negatives for all vectors.
+    The loss is −log of the share that a vector's own keys have in the sum over its own and all queued keys. The vectors
+    ``[B, D]`` are those of texts or videos; the keys ``[P, B, D]``, P positives for each vector, and those in the queue
+    ``[N, D]``, negatives for all vectors, are of the other modality.
     """
     positives = scale * torch.einsum("bd,pbd->bp", vectors, keys)
     negatives = scale * vectors @ queue.T

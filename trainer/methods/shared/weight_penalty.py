@@ -123,12 +123,10 @@ class WeightPenaltyMethod(Finetune):
 def mean_gradients(
     outputs: Iterable[Tensor], weights: Mapping[str, Tensor], transform: Callable[[Tensor], Tensor]
 ) -> WeightTensors:
-    """Average transformed gradients, such as squares or magnitudes, over outputs.
+    """Average transformed gradients, such as squares or magnitudes, over scalar outputs, by name of the weight.
 
-    Args:
-        outputs: Scalars; computed lazily, so that only one graph is in memory at a time.
-        weights: Weights by name; a weight that an output does not depend on has gradient zero.
-        transform: Element-wise function of a gradient.
+    Outputs are computed lazily, so that only one graph is in memory at a time. A weight that an output does not depend
+    on has gradient zero.
     """
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     count = 0
@@ -144,11 +142,5 @@ def mean_gradients(
 def add_importance(
     earlier: Mapping[str, Tensor], new: Mapping[str, Tensor], decay: float = 1.0
 ) -> WeightTensors:
-    """Compute ``decay`` · Ω + Ω' for each weight.
-
-    Args:
-        earlier: Ω of earlier tasks; empty after the first task.
-        new: Ω' of the current task.
-        decay: Share of the earlier importance to keep.
-    """
+    """Compute ``decay`` · Ω + Ω' for each weight, from Ω of earlier tasks, empty after the first, and the new Ω'."""
     return {n: decay * earlier[n] + value if n in earlier else value for n, value in new.items()}
