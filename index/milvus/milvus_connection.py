@@ -47,20 +47,13 @@ class TimedClient:
 class MilvusConnection:
     """Connects on first use, and again after losing the connection."""
 
-    def __init__(
-        self, address: MilvusAddress, *, on_missing: Callable[[], object], on_lost: Callable[[], object]
-    ) -> None:
-        """Create a connection.
-
-        ``on_missing`` is called when a collection or partition turns out to be missing, ``on_lost`` when the connection
-        is lost or closed: the server may have been restarted.
-        """
+    def __init__(self, address: MilvusAddress, on_changed: Callable[[], object]) -> None:
+        """Create a connection; ``on_changed`` is called when it is lost or closed, or a partition is missing."""
         self.address = address
         # Known after the first request.
         self.is_lite = False
         self.has_half_precision = True
-        self._on_missing = on_missing
-        self._on_lost = on_lost
+        self._on_changed = on_changed
         self._lock = Lock()
         self._client: MilvusClient | None = None
         self._retry_at = 0.0  # on the monotonic clock
@@ -87,7 +80,7 @@ class MilvusConnection:
             if self._client is not None:
                 self._client.close()
                 self._client = None
-            self._on_lost()
+            self._on_changed()
             self._retry_at = 0.0
 
     def _connect(self) -> MilvusClient:
@@ -135,14 +128,14 @@ class MilvusConnection:
         message = f"Milvus at {self.address.display_uri} could not {action}: {reason}"
         code = error.code if isinstance(error, MilvusException) else None
         if code in _MISSING_CODES or _MISSING_TEXT.search(reason):
-            self._on_missing()
+            self._on_changed()
             return ShardMissing(f"{message}; restore it from Milvus' backup")
         if is_denied or "auth" in reason.lower():
             return StoreUnavailable(f"{message}. Check CINESTRATA_MILVUS__TOKEN")
         if self._client is not None and isinstance(code, int) and code != _NO_CONNECTION_CODE:
             return StoreUnavailable(f"{message}. See Milvus' log")  # it did respond
         self._client = None
-        self._on_lost()
+        self._on_changed()
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if self.address.uri.endswith(".db"):
             return StoreUnavailable(

@@ -104,7 +104,7 @@ class MilvusPartitions:
 
     def __init__(self, address: MilvusAddress) -> None:
         self.address = address
-        self.connection = MilvusConnection(address, on_missing=self._forget, on_lost=self._forget_all)
+        self.connection = MilvusConnection(address, self._forget)
         # Loaded collections and partitions. Another process may release one: the server then rejects requests.
         self._loaded: set[tuple[str, str]] = set()
         self._names: dict[str, set[str]] = {}  # known partitions by collection
@@ -285,10 +285,7 @@ class MilvusPartitions:
         return np.asarray(vectors, dtype)
 
     def _forget(self) -> None:
-        """Clear the cached names and types: the server may have changed."""
+        """Clear what is cached: the server may have changed."""
         self._names.clear()
         self._dtypes.clear()
-
-    def _forget_all(self) -> None:
-        self._forget()
         self._loaded.clear()

@@ -44,9 +44,8 @@ class MilvusShard(SearchableShard):
     ) -> None:
         super().__init__(segments, deleted)
         self._partitions = partitions
-        self._segment_filter = (
-            f"shard in [{', '.join(str(segment_number(entry.id)) for entry in self.segments)}]"
-        )
+        numbers = ", ".join(str(segment_number(entry.id)) for entry in self.segments)
+        self._segment_filter = f"shard in [{numbers}]"
 
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None

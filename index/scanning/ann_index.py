@@ -51,22 +51,18 @@ class AnnIndex:
         self._index = index
         self._exact = exact
 
-    def find_candidates(self, query: Vectors, k: int, parameter: int) -> RowHits:
-        """Find up to k candidate rows for a query ``float32 [dim]``, with the approximate scores that rank them."""
-        options: Any = None
-        if self._kind == "ivf":
-            options = faiss.SearchParametersIVF()
-            options.nprobe = parameter
-        return search_index(self._index, query, min(k, self._exact.count), options)
-
     def search(self, query: Vectors, parameter: int) -> RowHits:
         """Find the :data:`DEPTH` best candidates, with exact scores; ties are ordered by row.
 
         The depth is fixed so that a longer result always begins with the shorter one.
         """
-        wanted = DEPTH * (_CANDIDATES_PER_RESULT if self._kind == "ivf" else parameter) + 1
+        options: Any = None
+        wanted = DEPTH * parameter + 1
+        if self._kind == "ivf":
+            options, wanted = faiss.SearchParametersIVF(), DEPTH * _CANDIDATES_PER_RESULT + 1
+            options.nprobe = parameter
         while True:
-            rows, ranks = self.find_candidates(query, wanted, parameter)
+            rows, ranks = search_index(self._index, query, min(wanted, self._exact.count), options)
             best, scores = self._exact.search_rows(query, rows, DEPTH)
             # Equal vectors have equal ranks: continue until no vector equal to the last result can be missing.
             if len(rows) < wanted or ranks[-1] < ranks[rows == best[-1]][0]:

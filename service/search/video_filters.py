@@ -116,10 +116,8 @@ class MetadataColumn:
     def rows_equal_to(self, value: MetadataValue) -> Ids:
         """Find the rows whose value equals the given one or is a list containing it."""
         number = self._values.get((isinstance(value, bool), value))
-        rows = (
-            self._rows[:0] if number is None else self._rows[self._starts[number] : self._starts[number + 1]]
-        )
-        return rows.astype(np.int64)
+        first, end = (0, 0) if number is None else self._starts[number : number + 2]
+        return self._rows[first:end].astype(np.int64)
 
     def count_values(self, rows: Ids) -> tuple[int, dict[TypedValue, int]]:
         """Count the distinct rows with a value, and the rows by value."""

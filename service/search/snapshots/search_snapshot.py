@@ -174,10 +174,8 @@ class SearchSnapshot:
         """Create the scope of tasks, given in learned order."""
         numbers = np.fromiter(map(self.task_indices.__getitem__, tasks), np.intp, len(tasks))
         router_indices = np.fromiter(map(self.router_indices.__getitem__, tasks), np.int64, len(tasks))
-        lineages, of_tasks = (
-            dict[ServedLineage, tuple[Rows, tuple[str, ...]]](),
-            self.lineage_indices[numbers],
-        )
+        lineages = dict[ServedLineage, tuple[Rows, tuple[str, ...]]]()
+        of_tasks = self.lineage_indices[numbers]
         for index in dict.fromkeys(of_tasks.tolist()):
             (rows,) = np.nonzero(of_tasks == index)
             ids = tuple(task_of(tasks[row]) for row in rows.tolist())
@@ -258,11 +256,8 @@ class SearchSnapshot:
                 if evidence is not None:
                     captions[:, rows] = evidence
             for text, number in enumerate(numbers):
-                pieces, parts, of_text = (
-                    tokens[text].pieces,
-                    dict[ServedLineage, TextEvidence](),
-                    captions[text],
-                )
+                pieces, of_text = tokens[text].pieces, captions[text]
+                parts = dict[ServedLineage, TextEvidence]()
                 log_weights = np.empty(len(scope.tasks), np.float32)
                 for lineage, (rows, _) in scope.lineages.items():
                     log_weights[rows], bounded, parts[lineage] = self.router.route(

@@ -66,9 +66,8 @@ class TextSearch:
     calibrations: Mapping[ServedLineage, ConfidenceModel]
     words: QueryWords
     routing: Routing  # of the searched tasks
-    unbounded_weights: (
-        TaskValues  # log weights of the searched tasks within their lineage, for the calibration
-    )
+    # Log weights of the searched tasks within their lineage, for the calibration.
+    unbounded_weights: TaskValues
     weights: TaskValues  # log weights from bounded evidence and the words of the tasks' videos
     # IDs that pass the filter, including moments, by task ID; None if all of a task pass, or all of all tasks. Tasks
     # without any are left out.
