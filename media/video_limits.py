@@ -88,15 +88,10 @@ def sample_times(duration: float, count: int) -> list[float]:
 def moment_windows(
     duration: float, seconds: float, overlap: float, max_windows: int
 ) -> list[tuple[float, float]]:
-    """Divide a long video into moments: overlapping windows of equal length that cover it.
+    """Divide a long video into moments: windows of equal length that cover it, and share a part of it with the next.
 
-    Args:
-        seconds: Maximum length of a window, exceeded only if ``max_windows`` of this length do not cover the video.
-        overlap: Share of its length that a window shares with the next.
-
-    Returns:
-        Start and end of each window in seconds, earliest first. Empty for a video that is no longer than one window,
-        since the whole video's vector covers the same time.
+    A window is longer than ``seconds`` only if ``max_windows`` of this length do not cover the video. Returns the start
+    and end of each in seconds; none for a video no longer than one window, whose own vector covers the same time.
     """
     if duration <= seconds or max_windows < 2:
         return []

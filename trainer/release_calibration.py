@@ -309,15 +309,8 @@ def calibrate_appended(
     learned: Sequence[str],
     appended: Sequence[tuple[int, str]],
 ) -> tuple[Vectors, list[CalibrationCaption]]:
-    """Search a task for a sample of its appended captions.
-
-    Args:
-        searched: Vector IDs of the videos that can be retrieved.
-        learned: Captions of the training videos.
-        appended: Vector ID and text of each appended caption.
-
-    Returns:
-        Routing profile ``[V]`` from the captions of training and appended videos, and the sample with its results.
+    """Search a task, in the videos that can be retrieved, for a sample of its appended captions; returns the routing
+    profile ``[V]`` from the captions of training and appended videos, and the sample with its results.
     """
     counts = count_pieces([*learned, *(text for _, text in appended)])
     factor = encoder.profile_factor

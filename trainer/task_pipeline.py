@@ -140,19 +140,11 @@ def train_task(
     report: Callable[[TrainingProgress], None],
     processes: int = 1,
 ) -> bool:
-    """Train a method on a task.
+    """Train a method on a task, given each earlier task's training videos by task ID; returns whether any weights were
+    trained.
 
-    Args:
-        training: Vector IDs of each earlier task's training videos, by task ID.
-        fencing_token: Fencing token of the claim; see :class:`~trainer.training_checkpoint.CheckpointStore`.
-        processes: Number of processes that train together.
-
-    Returns:
-        Whether any weights were trained.
-
-    Raises:
-        TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
-        MethodError, ReplicaKilled: See :func:`trainer.training_replicas.training_group`.
+    The fencing token is that of the claim, see :class:`~trainer.training_checkpoint.CheckpointStore`. Errors are those
+    of :func:`trainer.training_loop.fit` and :func:`trainer.training_replicas.training_group`.
     """
     learned = {each.task_id for each in method.learned_tasks if library.serves(each)}
     previous = library.continued_release(method.learned_tasks)

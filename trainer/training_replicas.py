@@ -31,15 +31,9 @@ def training_group(
 ) -> Iterator[ProcessGroup]:
     """Start the processes that train a method on a task, for :func:`trainer.training_loop.learn_task`.
 
-    A task without training and a closed-form method use this process alone. On GPUs, each process has its own.
-
-    Args:
-        method: Method before ``begin_task``.
-        release: Release that the method continues.
-
-    Raises:
-        MethodError: There are fewer GPUs than processes.
-        ReplicaKilled: A process was killed.
+    The method, which continues a release, is in the state before ``begin_task``. A task without training and a
+    closed-form method use this process alone. On GPUs, each process has its own; raise MethodError for fewer GPUs than
+    processes, and ReplicaKilled if a process was killed.
     """
     if processes == 1 or not method.is_trainable or method.is_closed_form or not task.pairs:
         yield ALONE

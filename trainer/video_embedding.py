@@ -31,15 +31,10 @@ def embed_clips(
     read: Callable[[Sequence[Clip]], Any] | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> Vectors:
-    """Embed clips as unit vectors ``[n, dim]``, in their order.
+    """Embed clips as unit vectors ``[n, dim]``, in their order; raise FramesMissing if the frames of a video are gone.
 
-    Args:
-        encode: Video encoder, ``uint8 [n, M, H, W, 3]``, or what ``read`` returns for n clips, to ``[n, dim]``.
-        read: See :func:`~trainer.task_data.read_ahead`.
-        report: Called after each batch with the number of videos embedded so far.
-
-    Raises:
-        FramesMissing: The frames of a video are gone; the message names the video.
+    The video encoder gets ``uint8 [n, M, H, W, 3]``, or what ``read`` returns for n clips, see
+    :func:`~trainer.task_data.read_ahead`. After each batch, ``report`` gets the number of videos embedded so far.
     """
     parts: list[Vectors] = []
     for _, content in read_ahead(batches(clips, _BATCH), read):

@@ -76,13 +76,10 @@ class Co2l(ReplayMethod):
 
 
 def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float) -> Tensor:
-    """Compute the asymmetric supervised contrast across modalities, averaged over both directions.
+    """Compute the asymmetric supervised contrast across modalities, averaged over both directions, with the scale 1/τ.
 
-    Args:
-        queries: ``[N, D]``; queries of the current task come first.
-        videos: ``[2N, D]``, all first views, then all second views; rows i and N + i belong to query i.
-        current: Number of queries of the current task, which are the anchors.
-        scale: 1/τ.
+    Of the queries ``[N, D]``, the ``current`` first ones are those of the current task, the anchors. Of the videos
+    ``[2N, D]``, all first views and then all second views, rows i and N + i belong to query i.
     """
     similarity = scale * queries @ videos.T  # [N, 2N]
     texts = torch.arange(len(queries), device=queries.device).repeat(2)  # the text of each view

@@ -250,13 +250,8 @@ class AnalyticMapSet:
         return tensors
 
     def __call__(self, frozen: Floats, texts: Sequence[Ints], rows: Ints, positions: Ints) -> Floats:
-        """Compute unit query vectors for P pairs of a text and a task, ``[P, dim]``.
-
-        Args:
-            frozen: Unit vectors of n texts in the backbone's space, ``[n, dim]``.
-            texts: Distinct word pieces of each text, ascending.
-            rows: Text of each pair, ``[P]``.
-            positions: Task of each pair, ``[P]``.
+        """Compute unit query vectors for P pairs of a text (row) and a task (position), ``[P, dim]``, from the n texts'
+        unit vectors in the backbone's space ``[n, dim]`` and their distinct word pieces, ascending.
         """
         tokens = pad_texts(texts, -1)
         vectors = np.empty((len(rows), self.layout.dim), np.float32)

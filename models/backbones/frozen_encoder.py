@@ -43,12 +43,9 @@ class FrozenEncoder(Backbone):
         embed_images: Function from normalized pixels ``[n, 3, H, W]`` to vectors ``[n, dim]``.
         embed_texts: Function from token IDs ``[n, L]`` to vectors ``[n, dim]``.
         tokenizer: Function from texts to token IDs ``[n, L]``. It need not be thread-safe.
-        vocabulary: Number of token IDs.
         identity: What identifies architecture and vocabulary besides :data:`_PROBES`, serializable as JSON.
-        weights: Files of weights.
         end_of_text: Function from token IDs to the positions of the last tokens that the towers read, ``[n]``; None if
             they read the padding, too.
-        padding: Token ID after the end of a text.
 
     Raises:
         BackboneUnsupported: A text has several vectors.

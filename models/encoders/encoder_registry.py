@@ -149,15 +149,10 @@ def check_device(name: str) -> None:
 def load_query_backbone(
     name: str, frames: int | None = None, *, device: str = _CPU, precision: Precision = "float32"
 ) -> QueryBackbone:
-    """Load the text side of a backbone.
+    """Load the text side of a backbone on ``cpu``, ``cuda``, or ``auto``, a GPU if one is available.
 
-    Args:
-        name: Name of the backbone, see :mod:`models.backbones.backbone_loading`.
-        device: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
-
-    Raises:
-        BackboneUnavailable: The name is unknown, or the weights cannot be fetched.
-        ModelError: See :func:`check_device`.
+    Raises BackboneUnavailable if the name is unknown or the weights cannot be fetched, and ModelError as
+    :func:`check_device` does.
     """
     if name in SMALL_NAMES and (device, precision) == (_CPU, "float32"):
         try:

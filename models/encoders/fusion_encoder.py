@@ -43,15 +43,9 @@ class FusionEncoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, texts: Tensor, end: Tensor, videos: Tensor) -> Tensor:
-        """Compute the words' states after the last layer.
-
-        Args:
-            texts: Normalized states from the text tower, ``[n, L, width]``.
-            end: Position where each text ends, ``[n]``; later positions are padding.
-            videos: Normalized states from the image tower, ``[n, M, P+1, visual_width]``.
-
-        Returns:
-            ``[n, L, width]``.
+        """Compute the words' states after the last layer, ``[n, L, width]``, from the normalized states of the text
+        tower, of the same shape, and of the image tower, ``[n, M, P+1, visual_width]``. After the position where a text
+        ends ``[n]``, there is padding.
         """
         is_padding = torch.arange(texts.shape[1], device=texts.device) > end.unsqueeze(1)
         tokens = (videos + self.times).flatten(1, 2)

@@ -103,17 +103,11 @@ class WordCondition:
 def encode_frames(
     backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, first_block: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Encode videos and their frames to unit vectors.
+    """Encode videos and their frames to unit vectors ``[n, dim]`` and ``[n, M, dim]``; raise BackboneUnsupported for
+    adapters in closed blocks.
 
-    Args:
-        frames: RGB frames ``[n, M, H, W, 3]``, or their tokens ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
-        first_block: First block to run: 0 for frames, or the number of blocks that made the tokens.
-
-    Returns:
-        Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``.
-
-    Raises:
-        BackboneUnsupported: Adapters are given and the backbone's blocks are closed.
+    The first block to run is 0 for RGB frames ``[n, M, H, W, 3]``, and the number of blocks that made them for tokens
+    ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
     """
 
     def encode(part: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,17 +140,8 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
 
 
 def encode_texts(backbone: Backbone, ids: Tensor, condition: TextCondition | None = None) -> Tensor:
-    """Encode texts to unit vectors.
-
-    Args:
-        ids: Token IDs ``[n, L]``.
-        condition: Adapters of C candidates; None encodes with the frozen tower, C = 1.
-
-    Returns:
-        ``[C, n, dim]``.
-
-    Raises:
-        BackboneUnsupported: A condition is given and the backbone's blocks are closed.
+    """Encode token IDs ``[n, L]`` of texts to unit vectors ``[C, n, dim]``, with adapters of C candidates or with the
+    frozen tower, C = 1; raise BackboneUnsupported for adapters in closed blocks.
     """
     causal = backbone.has_causal_text
 
@@ -182,15 +167,9 @@ def run_text_blocks(
     *,
     only_ends: bool = False,
 ) -> Tensor:
-    """Run the text tower's blocks, in the precision of the context.
+    """Run the text tower's blocks on the input of the first one, ``[C, n, L, d]``, in the precision of the context.
 
-    Args:
-        hidden: Input of the first block, ``[C, n, L, d]``.
-        end: Position where each text ends, ``[n]``.
-        only_ends: Whether to compute states only at the ends of the texts.
-
-    Returns:
-        ``[C, n, L, d]``; with ``only_ends`` ``[C, n, 1, d]``.
+    The result has the same shape; with ``only_ends``, it has only the states at the end of each text, ``[C, n, 1, d]``.
     """
     blocks, device = backbone.text_blocks, backbone.device
     mask, causal = backbone.text_mask(hidden.shape[-2], end), backbone.has_causal_text

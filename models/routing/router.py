@@ -149,14 +149,10 @@ def summarize_evidence(
     has_captions: npt.NDArray[np.bool_],
     tokens: int,
 ) -> TextEvidence:
-    """Summarize the evidence that a text gives for T ≥ 1 tasks.
+    """Summarize the evidence of words and captions, in nats, that a text gives for T ≥ 1 tasks, all ``[T]``.
 
-    Args:
-        words: Evidence of the words, in nats, ``[T]``.
-        captions: Evidence of the captions, in nats, ``[T]``.
-        coverage: Share of the text's distinct tokens that each task's captions contain, ``[T]``.
-        has_captions: Whether each task has captions, and so evidence of its own, ``[T]``.
-        tokens: Number of distinct tokens of the text.
+    The coverage is the share of the text's distinct tokens that a task's captions contain; a task has evidence of its
+    own if it has captions.
     """
     total = (words + captions).astype(np.float64)
     fill_uncaptioned(total, has_captions)

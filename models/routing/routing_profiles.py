@@ -61,13 +61,8 @@ def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floa
 def profile_values(
     counts: npt.NDArray[np.floating], total: float | np.floating, vocabulary: int, factor: float
 ) -> Floats:
-    """Compute the profile values of some tokens, ``[n]``; see :func:`token_profile`.
-
-    Args:
-        counts: Number of captions that contain each of the tokens, ``[n]``.
-        total: Sum of the counts of all tokens.
-        vocabulary: Vocabulary size V.
-        factor: Factor of the logarithms.
+    """Compute the profile values of some tokens from their counts, both ``[n]``, and the total of all V tokens; see
+    :func:`token_profile`.
     """
     ratios = vocabulary * counts.astype(np.float32) / np.float32(max(float(total), 1.0))
     logarithms = _rounded(np.log1p(ratios))

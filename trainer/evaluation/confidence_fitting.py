@@ -180,15 +180,8 @@ def fit_logistic(
     A weight that would be negative is set to zero and the others are fitted again. The result is the optimum on that
     face of the constraint set, not necessarily the constrained optimum.
 
-    Args:
-        features: Features ``[N, F]``.
-        labels: Labels ``[N]``.
-        counts: Weight of each row ``[N]``.
-        nonnegative: Number of leading weights that must not be negative.
-        ridge: Penalty on squared weights of standardized features, for counts with mean 1.
-
-    Returns:
-        Weights ``[F]`` and bias.
+    Features ``[N, F]``, labels ``[N]`` and the weight of each row ``[N]`` give weights ``[F]`` and a bias. The ridge
+    penalizes squared weights of standardized features, for row weights with mean 1.
     """
     mean, deviation = features.mean(axis=0), features.std(axis=0)
     used = deviation > 1e-9

@@ -136,15 +136,8 @@ class RankCount:
 def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> Floats:
     """Rank the true videos ``[Q]``, which are given by ID rather than by position.
 
-    Several captions of one video are several queries with the same true video.
-
-    Args:
-        scores: Scores ``[Q, G]``; higher is better.
-        gallery: IDs of the G videos, each once.
-        truth: ID of each query's true video.
-
-    Raises:
-        EvaluationError: A score is not finite, an ID is in the gallery twice, or a true video is not in it.
+    Several captions of one video are several queries with the same true video. Higher scores ``[Q, G]`` are better.
+    Raises EvaluationError if one is not finite, an ID is in the gallery twice, or a true video is not in it.
     """
     columns = {video: column for column, video in enumerate(gallery)}
     if len(columns) != len(gallery):

@@ -61,11 +61,7 @@ def find_candidates(
 ) -> Iterator[Candidates]:
     """Find the strongest rivals of each retyped caption's video: videos whose captions lack words that it keeps.
 
-    Args:
-        retyped: See :func:`retype`, ``[q]``.
-        rows: Row of each one's video, ``[q]``.
-        cosines: Cosines of the queries and the domain's videos, ``[q, n]``.
-        captions: Captions of each video, ``[n]``.
+    Each of the q captions from :func:`retype` has the row of its video, and cosines ``[q, n]`` to the domain's videos.
     """
     index = WordIndex.empty().replace(
         (row, [VideoText(TextKind.CAPTION, text) for text in texts]) for row, texts in enumerate(captions)

@@ -229,16 +229,9 @@ def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: 
 def mask_words(ids: Tensor, end: Tensor, share: float, words: range) -> tuple[Tensor, Tensor, Tensor]:
     """Select words to predict, as BERT does: a random ``share``, at least one per caption.
 
-    Of the selected words, 80 % are masked, 10 % are replaced by a random word, and 10 % stay unchanged.
-
-    Args:
-        ids: ``[B, L]`` token IDs, from start-of-text to end-of-text.
-        end: ``[B]`` positions of the end-of-text token.
-        share: Expected share of selected words.
-        words: IDs that replace selected words.
-
-    Returns:
-        Input IDs, mask of selected words, and mask of masked words, each ``[B, L]``.
+    Of the selected words, 80 % are masked, 10 % are replaced by one of ``words`` at random, and 10 % stay unchanged.
+    Token IDs ``[B, L]``, which end at the positions ``[B]`` of the end-of-text token, give the input IDs, the mask of
+    selected words, and that of masked words, each ``[B, L]``.
     """
     position = torch.arange(ids.shape[1], device=ids.device)
     is_word = (position > 0) & (position < end.unsqueeze(1))

@@ -107,13 +107,9 @@ def run_append_job(task_id: str) -> None:
 
 
 def process_append(claim: Claim) -> None:
-    """Take a claimed append to the state ``ready``.
-
-    Raises:
-        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
-        LibraryDamaged: The domain's shard is missing or cannot be read.
-        VectorIdsTaken: The domain's shard already uses some of the vector IDs for other videos.
-        UpgradeUnfinished, DomainChanged: The append is due again later, or again at once.
+    """Take a claimed append to the state ``ready``; raise LibraryDamaged if the domain's shard is missing or cannot be
+    read, VectorIdsTaken if it uses some of the vector IDs for other videos, UpgradeUnfinished or DomainChanged if the
+    append is due again later or at once, and the errors of ``Claim.progress``.
     """
     claim.progress("loading")
     library, domain = open_library(), claim.task.target_id or ""

@@ -39,16 +39,11 @@ _FILE = "text_side.safetensors"
 
 
 class SmallTextSide(QueryBackbone):
-    """The text tower of ``small`` and ``lite2`` in ONNX Runtime.
+    """The text tower of ``small`` and ``lite2`` in ONNX Runtime; :meth:`towers` loads the image tower for its frames.
 
-    Args:
-        name: Name of the backbone.
-        frames: Frames per video for the image tower, which :meth:`towers` loads.
-
-    Raises:
-        BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
-        EngineUnavailable: The engine's vectors differ from torch's by more than rounding explains, or the fingerprint
-            for these constants is unknown.
+    Raises BackboneUnavailable if a package with weights is missing or altered, or the derived constants are missing,
+    and EngineUnavailable if the engine's vectors differ from torch's by more than rounding explains, or the fingerprint
+    for these constants is unknown.
     """
 
     def __init__(self, name: str, frames: int | None = None) -> None:

@@ -93,15 +93,8 @@ class RegressionSums:
 def fit_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
     """Fit a ridge regression on standardized features, as :meth:`RegressionSums.solve` does.
 
-    With fewer videos than features, solve the dual problem, whose size is the number of videos.
-
-    Args:
-        features: ``[n, F]``, n ≥ 1.
-        targets: ``[n, D]``.
-        penalty: Penalty on squared weights.
-
-    Returns:
-        W ``[F, D]`` and b ``[D]``, float64.
+    With fewer videos than features, solve the dual problem, whose size is the number of videos. Features ``[n, F]`` and
+    targets ``[n, D]``, n ≥ 1, give W ``[F, D]`` and b ``[D]``, float64.
     """
     x, y = features.double().cpu(), targets.double().cpu()
     n, size = x.shape
@@ -125,12 +118,9 @@ def choose_penalty(
 ) -> float:
     """Choose a regression's penalty by cross-fitting: its predictions of left-out videos have the highest cosines.
 
-    Args:
-        features: ``[n, F]``.
-        targets: ``[n, D]``.
-        fit: Function from the features, targets and penalty to W and b.
-        default: Penalty for too few videos to compare; a power of √10 is chosen around it.
-        added: What is added to both targets and predictions before their cosine, ``[n, D]``.
+    A power of √10 is chosen around the default, which is for too few videos to compare. ``fit`` computes W and b from
+    features ``[n, F]``, targets ``[n, D]`` and a penalty. ``added [n, D]`` is added to targets and predictions before
+    their cosine.
     """
     if len(features) < _MIN_COMPARED:
         return default
