@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.arrays import Hits, is_moment, moment_ids, video_ids_of
+from index.arrays import Hits, Ids, is_moment, moment_ids, video_ids_of
 from index.shards.faiss_vector_store import FaissShard
 from index.words.word_index import TextKind, VideoText, WordIndex
 from service.search.library_words import DomainCaptions
@@ -203,10 +203,17 @@ def test_scan_of_all_videos_finds_the_nearest_without_captions(
     is_remote: bool,
     is_captioned: list[bool],
 ) -> None:
-    """Also where forty moments of one video are nearer than all others."""
+    """Also where forty moments of one video are nearer than all others; a remote store is sent no IDs."""
+    searched: list[Ids | None] = []
+    search_many = FaissShard.search_many
+
+    def record(self: FaissShard, queries: np.ndarray, depth: int, *rest: Any) -> list[Hits]:
+        searched.append(rest[1])
+        return search_many(self, queries, depth, *rest)
+
+    monkeypatch.setattr(FaissShard, "search_many", record)
     monkeypatch.setattr(FaissShard, "is_remote", is_remote)
     monkeypatch.setattr(search_snapshot, "_ANN_HITS", 1)
-    monkeypatch.setattr(search_snapshot, "_REMOTE_HITS", 8)
     snapshot = shared[1].snapshots.current()
     texts = ["a bus number 7 turns left at the light", "a whale"]
     queries = snapshot.query_vectors([(text, "pinned", task) for text in texts])
@@ -226,6 +233,7 @@ def test_scan_of_all_videos_finds_the_nearest_without_captions(
         without = [video for video, _ in reference if video not in captioned][:k]
         nearest = [video for video, _ in reference[:k]]
         assert hits.ids.tolist() == nearest + [video for video in without if video not in nearest]
+        assert not is_remote or searched == [None] * len(searched)
         scores = dict(reference)
         assert hits.scores == pytest.approx([scores[video] for video in hits.ids.tolist()], abs=1e-5)
 
