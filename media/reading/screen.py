@@ -30,10 +30,7 @@ from media.video_limits import sample_times
 _FRAMES = 450  # of a short video; of a long one there are 900 in an hour
 _MIN_PERIOD, _MAX_PERIOD = 1.0, 4.0  # seconds between frames
 _MAX_SIDE = 1920  # pixels of a frame
-_DETECTION = (
-    480,
-    960,
-)  # longest side in which lines are looked for: half of the frame's, within these limits
+_DETECTION = (480, 960)  # limits of the longest side in which lines are looked for: half of the frame's
 _CELL = 10  # pixels; frames are compared by the means of such squares
 _PATCH = (64, 8)  # size to which lines are shrunk to compare them
 _MAX_DIFFERENCE = 12  # of the same picture that is encoded twice
@@ -108,9 +105,8 @@ class ScreenReader:
                 start, end = moment - period / 2, moment + period / 2
                 if picture is not shown:
                     shown, previous = picture, cells
-                    cells = _shrink(
-                        picture, (max(1, picture.width // _CELL), max(1, picture.height // _CELL))
-                    )
+                    size = (max(1, picture.width // _CELL), max(1, picture.height // _CELL))
+                    cells = _shrink(picture, size)
                     if previous is None or _differs(previous, cells):
                         lines = self._read_lines(picture, lines)
                 active = [track for track in active if start - track.end <= _MAX_GAP]
@@ -210,11 +206,8 @@ def _count_once(tracks: Iterable[_Track]) -> list[_Track]:
     groups: dict[tuple[str, ...], list[_Track]] = defaultdict(list)
     for track in tracks:
         letters = "".join(c for c in track.key if not c.isdigit())
-        place = (
-            ()
-            if letters == track.key
-            else (str(track.line.box[0] // _PLACE), str(track.line.box[1] // _PLACE))
-        )
+        left, top, *_ = track.line.box
+        place = (str(left // _PLACE), str(top // _PLACE)) if letters != track.key else ()
         groups[letters, *place].append(track)
     for group in groups.values():
         if len(group) >= _STANDING:
