@@ -21,7 +21,7 @@ ones:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -66,14 +66,7 @@ class Strata(Method):
     family = LOW_RANK_FAMILY
     config_class = StrataConfig
     config: StrataConfig
-    architecture_settings: ClassVar[tuple[str, ...]] = (
-        "ffa_layers",
-        "ffa_neighbor",
-        "ffa_mix",
-        "image_rank",
-        "rank",
-        "scale",
-    )
+    architecture_settings = ("ffa_layers", "ffa_neighbor", "ffa_mix", "image_rank", "rank", "scale")
 
     def __init__(self, backbone: Backbone, config: StrataConfig) -> None:
         super().__init__(backbone, config)
