@@ -231,7 +231,7 @@ def _scores(
         for t, s in snapshot.manifest.shards.items()
     }
     current = read_release(
-        snapshot.release_folder(snapshot.release_id),
+        snapshot.release_folder(snapshot.manifest.release),
         read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
     backbone = service.snapshots.current().lineages[task].query_vectors.encoder.backbone
