@@ -6,14 +6,14 @@ a search hardly depends on the number of tasks. Queries are encoded as arrays: o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, VectorLayout
+from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone_description import TextBackground
 from models.backbones.query_backbone import Vectors
 from models.encoders.encoder_registry import EncoderFamily, VideoLoader
@@ -24,6 +24,8 @@ from models.routing.router import CaptionEvidence, CaptionScatter
 from models.routing.routing_profiles import distinct_pieces
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from models.backbones.backbone import Backbone
 
 
@@ -46,9 +48,9 @@ class FrozenQueryEncoder(QueryEncoder):
 
 
 def _open_frozen_videos(backbone: Backbone) -> VideoLoader:
-    from models.encoders.video_encoder import open_frozen_videos
+    from models.encoders.tower_forward import encode_frames
 
-    return open_frozen_videos(backbone)
+    return lambda release: lambda frames: encode_frames(backbone, frames)[0]
 
 
 FROZEN_FAMILY = EncoderFamily(
@@ -180,9 +182,19 @@ def _read_query_map(release: ReleaseState) -> AnalyticQueryMap:
 
 
 def _open_analytic_videos(backbone: Backbone) -> VideoLoader:
-    from models.encoders.video_encoder import open_analytic_videos
+    """Encode with the frozen image tower and an affine map on its features."""
+    from models.encoders.video_encoder import apply_video_map
 
-    return open_analytic_videos(backbone, _VIDEO)
+    def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix(_VIDEO, release.tensors))
+        (features, width), semantic = video_map.weight.shape, backbone.semantic_dim
+        if features != backbone.feature_dim or width < semantic:
+            shape = backbone.feature_dim, f"≥ {semantic}"
+            raise RuntimeError(f"the video map has shape {video_map.weight.shape}, not {shape}")
+        layout = VectorLayout(semantic, release.config["semantic_weight"], width - semantic)
+        return lambda frames: apply_video_map(video_map, backbone, backbone.video_features(frames), layout)
+
+    return load
 
 
 ANALYTIC_FAMILY = EncoderFamily(

@@ -21,9 +21,8 @@ from models.adapters.analytic_maps import AnalyticVideoMap, VectorLayout
 from models.backbones import PRECISIONS, Precision
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import VideoLoader, encoder_family, select_video_tensors
-from models.encoders.tower_forward import encode_frames
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, arrays_with_prefix, video_fingerprint
+from models.releases.release_state import ReleaseState, video_fingerprint
 
 _CACHE_BYTES = 512 * 1024**2
 
@@ -123,26 +122,6 @@ class VideoEncoder:
             return self._loaders[release.kind](release)
         except (KeyError, RuntimeError) as error:
             raise ReleaseError(f"the release's video side does not fit the backbone: {error}") from error
-
-
-def open_frozen_videos(backbone: Backbone) -> VideoLoader:
-    """Encode with the backbone alone."""
-    return lambda release: lambda frames: encode_frames(backbone, frames)[0]
-
-
-def open_analytic_videos(backbone: Backbone, prefix: str) -> VideoLoader:
-    """Encode with the frozen image tower and an affine map on its features, stored with a prefix."""
-
-    def load(release: ReleaseState) -> Callable[[Tensor], Tensor]:
-        video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix(prefix, release.tensors))
-        (features, width), semantic = video_map.weight.shape, backbone.semantic_dim
-        if features != backbone.feature_dim or width < semantic:
-            shape = backbone.feature_dim, f"≥ {semantic}"
-            raise RuntimeError(f"the video map has shape {video_map.weight.shape}, not {shape}")
-        layout = VectorLayout(semantic, release.config["semantic_weight"], width - semantic)
-        return lambda frames: apply_video_map(video_map, backbone, backbone.video_features(frames), layout)
-
-    return load
 
 
 def apply_video_map(
