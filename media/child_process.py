@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -46,7 +48,7 @@ class ChildProcess:
     The child is a plain subprocess, which works even in workers that may not have children of ``multiprocessing``.
 
     Args:
-        module: Its ``main`` writes ``{"ready": true}``, then a line for each request.
+        module: When it is run, it calls :func:`serve_requests`.
         noun: What the child is, for errors.
         variables: More environment variables that it inherits.
         nice: Added to the priority's number.
@@ -163,6 +165,24 @@ class ChildOwner:
     def close(self) -> None:
         """End the child process."""
         self._child.end()
+
+
+Respond = Callable[[dict[str, Any]], object]  # writes a line
+
+
+def serve_requests(answer: Callable[[dict[str, Any], Respond], dict[str, Any]]) -> None:
+    """In the child, write ``{"ready": true}``, then answer requests until standard input ends."""
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a response
+
+    def respond(response: dict[str, Any]) -> None:
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
+
+    respond({"ready": True})
+    for line in sys.stdin:
+        respond(answer(json.loads(line), respond))
+        gc.collect()  # frames in reference cycles are large
 
 
 def limit_process(memory_bytes: int, seconds: float, file_bytes: int) -> None:

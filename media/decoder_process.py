@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import math
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from media.child_process import limit_process
+from media.child_process import Respond, limit_process, serve_requests
 from media.errors import MediaError, UndecidedVideo
 from media.media_paths import append_checksum, frame_cache_path, frame_shape, staged_path
 from media.pyav_decoding import decode, fit_picture
@@ -31,38 +29,24 @@ _THUMBNAIL_WIDTH = 320  # pixels, at most
 _OTHER_FILE_BYTES = 64 * 1024**2  # that a written file may have beyond its frames
 
 
-def main() -> None:
-    """Write ``{"ready": true}``, then serve requests until standard input ends."""
-    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a response
-    responses.write('{"ready": true}\n')
-    responses.flush()
-    for line in sys.stdin:
-        request = json.loads(line)
-        response: dict[str, Any]
-        try:
-            if "times" in request:
-                _sample_frames(request)
-                response = {}
-            else:
-                response = {"info": decode_video(request)}
-        except MediaError as error:
-            response = {"reason": error.reason, "undecided": isinstance(error, UndecidedVideo)}
-        except MemoryError:  # the machine may have little
-            response = {
-                "reason": f"{request['name']} needs too much memory; scale it down, or export it again",
-                "undecided": True,
-            }
-        except OSError as error:  # reading the video raises MediaError, so this is about writing
-            cause = error.strerror or type(error).__name__
-            response = {
-                "reason": f"the frames of {request['name']} cannot be stored ({cause}); "
-                "check the data folder's free space and permissions",
-                "stored": False,
-            }
-        responses.write(json.dumps(response) + "\n")
-        responses.flush()
-        gc.collect()  # frames in reference cycles are large
+def _answer(request: dict[str, Any], _respond: Respond) -> dict[str, Any]:
+    try:
+        if "times" in request:
+            _sample_frames(request)
+            return {}
+        return {"info": decode_video(request)}
+    except MediaError as error:
+        return {"reason": error.reason, "undecided": isinstance(error, UndecidedVideo)}
+    except MemoryError:  # the machine may have little
+        reason = f"{request['name']} needs too much memory; scale it down, or export it again"
+        return {"reason": reason, "undecided": True}
+    except OSError as error:  # reading the video raises MediaError, so this is about writing
+        cause = error.strerror or type(error).__name__
+        reason = (
+            f"the frames of {request['name']} cannot be stored ({cause}); "
+            "check the data folder's free space and permissions"
+        )
+        return {"reason": reason, "stored": False}
 
 
 def decode_video(request: dict[str, Any]) -> dict[str, Any]:
@@ -167,4 +151,4 @@ if __name__ == "__main__":
     # No image files are opened here, so Pillow needs only its basic plug-ins, which write JPEG.
     Image.preinit()
     gc.freeze()  # later collections skip the imported modules
-    main()
+    serve_requests(_answer)

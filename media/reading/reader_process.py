@@ -5,10 +5,6 @@ It decodes untrusted files, so it runs with limits on memory and CPU time, and s
 
 from __future__ import annotations
 
-import gc
-import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import av
 
-from media.child_process import limit_process
+from media.child_process import Respond, limit_process, serve_requests
 from media.errors import MediaError
 from media.pyav_decoding import open_video
 from media.video_limits import VideoLimits
@@ -34,15 +30,8 @@ _ANY_BYTES = 1 << 40
 _PACE, _OTHER_PACE = 4.0, 60.0
 
 
-def main() -> None:
-    """Write ``{"ready": true}``, then serve requests until standard input ends."""
-    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a response
+def _answer(request: dict[str, Any], respond: Respond) -> dict[str, Any]:
     last = 0.0
-
-    def respond(response: dict[str, Any]) -> None:
-        responses.write(json.dumps(response) + "\n")
-        responses.flush()
 
     def progress() -> None:
         nonlocal last
@@ -50,10 +39,7 @@ def main() -> None:
             last = time.monotonic()
             respond({"progress": True})
 
-    respond({"ready": True})
-    for line in sys.stdin:
-        respond(_read(json.loads(line), progress))
-        gc.collect()
+    return _read(request, progress)
 
 
 def _read(request: dict[str, Any], progress: Callable[[], None]) -> dict[str, Any]:
@@ -99,4 +85,4 @@ def _load_reader(source: str, model: str | None) -> SpeechReader | ScreenReader:
 
 
 if __name__ == "__main__":
-    main()
+    serve_requests(_answer)

@@ -136,7 +136,7 @@ def fragile_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fragile:
         program = tmp_path / "python"
         program.write_text(
             f"#!{sys.executable}\nimport os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            f"import media.decoder_process as child\n{textwrap.dedent(lines)}\nchild.main()\n"
+            f"import media.decoder_process as child\n{textwrap.dedent(lines)}\nchild.serve_requests(child._answer)\n"
         )
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
