@@ -91,6 +91,7 @@ bench-ingest: $(VENV)/.runtime ## Measure ingest against bounds, and libraries t
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.ingest_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth videos --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth domains --out $(OUT)
+	@$(BIN)/python -m benchmarks.reading.reading_load --out $(OUT)
 
 .PHONY: bench-growth
 bench-growth: OUT ?= bench-growth
