@@ -52,7 +52,7 @@ _READ_FIRST = 20_000  # videos that a starting server reads before it answers; m
 _RETRY_SECONDS = 5.0
 _MAX_SPARSITY = 16  # table entries per video; more widely scattered IDs are searched instead
 _FREE_ENTRIES = 1 << 20
-_MANY = 64  # times so many videos without captions are more than all
+_FEW, _MANY = 256, 64  # more videos without captions than these, and one in so many, are many
 _RECOUNTED = 50  # recount once one in this many library texts has changed
 _NONE = np.empty(0, np.int64)
 
@@ -428,7 +428,7 @@ class DomainCaptions:
     def has_many_uncaptioned(self, task: int) -> bool | None:
         """Check whether the task at an index has more videos without captions than are faster read one by one."""
         count = self.uncaptioned_counts[task]
-        return bool(count * _MANY > self._videos.counts[task]) if count else None
+        return bool(count > max(_FEW, self._videos.counts[task] / _MANY)) if count else None
 
     def uncaptioned(self, task: int) -> Ids:
         """Find the videos without captions in the task at an index: vector IDs, ascending."""

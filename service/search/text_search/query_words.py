@@ -34,7 +34,8 @@ from service.search.library_words import DomainCaptions, LibraryTexts
 from service.search.search_request import find_count_errors
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
-_MAX_SCORED = 2048  # videos of a domain that one scan finds in full
+_FEW = 256  # videos of a domain that one scan finds in full
+_MAX_SCORED = 2048  # the same, where their evidence differs
 _MAX_LEVELS = 4  # distinct evidence values with a group each
 _STEP = 0.5  # beyond these limits, groups have evidence that is this similar
 _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
@@ -148,13 +149,21 @@ class QueryWords:
         videos, steps = self._better_videos[matched], self._better_log_odds[matched]
         groups = list[tuple[Ids, int]]()
         if self.prefers_uncaptioned(task, many=False):
-            groups.append((self.captions.uncaptioned(index), depth + self.negative_count(task)))
-        if len(videos) <= _MAX_SCORED:
-            steps, depth = np.zeros_like(steps), len(videos)
-        elif len(np.unique(steps)) > _MAX_LEVELS:
+            others = self.captions.uncaptioned(index)
+            if len(videos) + len(others) <= _FEW:
+                videos = np.union1d(videos, others)
+            else:
+                groups.append((others, depth + self.negative_count(task)))
+        if len(videos) <= _FEW:
+            return [*groups, (videos, len(videos))] if len(videos) else groups
+        levels = np.unique(steps)
+        if len(levels) > _MAX_LEVELS:
+            if len(videos) <= _MAX_SCORED:
+                return [*groups, (videos, len(videos))]
             steps = np.floor(steps / _STEP)
+            levels = np.unique(steps)
         grouped = 0
-        for level in np.unique(steps)[::-1]:
+        for level in levels[::-1]:
             group = videos[steps == level]
             groups.append((group, min(depth, len(group))))
             grouped += len(group)

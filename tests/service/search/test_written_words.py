@@ -220,18 +220,19 @@ def test_list_is_that_of_all_scores(
 @pytest.mark.parametrize("q", ["a bird", "turns", "the word milk again", "a wave"])
 @pytest.mark.parametrize("k", [1, 2, 15])
 @pytest.mark.parametrize("where", [None, {"place": "harbour"}], ids=["all", "filtered"])
-@pytest.mark.parametrize("many", [0, 10**6], ids=["few", "many"])
+@pytest.mark.parametrize("many", [False, True])
 def test_list_with_videos_without_captions_is_that_of_all_scores(
     served: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
     q: str,
     k: int,
     where: dict[str, Any] | None,
-    many: int,
+    many: bool,
 ) -> None:
     monkeypatch.setattr(executor, "_FEW_VECTORS", 0)
-    monkeypatch.setattr(query_words, "_MAX_SCORED", 0)
-    monkeypatch.setattr(library_words, "_MANY", many)
+    monkeypatch.setattr(query_words, "_FEW", 0)
+    monkeypatch.setattr(library_words, "_FEW", 0 if many else 10**6)
+    monkeypatch.setattr(library_words, "_MANY", 10**6)
     edited = {"birds-1": BIRDS[1], "cars-2": CARS[2], "sea-0": SEA[0], "sea-1": SEA[1]}
     try:
         for video in edited:
