@@ -109,7 +109,9 @@ class MilvusConnection:
                 except (MilvusException, RpcError, FutureTimeoutError) as error:
                     raise self._translate(error, "be reached") from None
                 self.is_lite = version.startswith("milvus_lite")
-                self.has_half_precision = not self.is_lite and _supports_half_precision(version)
+                numbers = re.search(r"(\d+)\.(\d+)", version)  # a version without them counts as new
+                is_new = numbers is None or tuple(map(int, numbers.groups())) >= _HALF_PRECISION_VERSION
+                self.has_half_precision = is_new and not self.is_lite
                 self._client = client
             return self._client
 
@@ -142,9 +144,3 @@ class MilvusConnection:
                 f"{message}. Check that the path is a .db file that no other process uses"
             )
         return StoreUnavailable(f"{message}. Check that it runs, and CINESTRATA_MILVUS__URI")
-
-
-def _supports_half_precision(version: str) -> bool:
-    """Check whether a server version stores half precision; one without a version number counts as new."""
-    numbers = re.search(r"(\d+)\.(\d+)", version)
-    return numbers is None or (int(numbers[1]), int(numbers[2])) >= _HALF_PRECISION_VERSION

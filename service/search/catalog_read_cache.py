@@ -182,15 +182,19 @@ class CatalogReadCache:
     def read_edits(self, required: int | None = None) -> None:
         """Read all edits committed before the call, or those up to a required one; raises Unavailable."""
         as_of, checked, cached = datetime.now(UTC), time.monotonic(), self._cached
+        states = (self._words.texts if self._words else None, cached)
+        after = [s.edit for s in states if s and s.edit is not None and not (required and s.has(required))]
+        if not after:
+            return
         last = self._reads.read(read_last_edit) if required is None else required
+        # Also in PostgreSQL, where later edits than the last one may be complete, too.
+        found = self._reads.read(lambda: read_edited_videos(min(after), required))
         if self._words is not None:
-            self._words.follow_edits(required, last)
+            self._words.follow_edits(required, (last, found))
         if cached is None or (required is not None and cached.has(required)):
             return
-        found: Mapping[int, int] = {}
-        if last > cached.edit:
-            found = self._reads.read(lambda: read_edited_videos(cached.edit, required))
-        new = [video for video, edit in found.items() if cached.edited.get(video, (None,))[0] != edit]
+        missing = (video for video, edit in found.items() if edit > cached.edit)
+        new = [video for video in missing if cached.edited.get(video, (None,))[0] != found[video]]
         if len(new) + len(cached.edited) > _MAX_EDITED:  # the rows of their domains are read again
             self._due = 0.0
             return

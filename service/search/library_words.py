@@ -82,6 +82,10 @@ class LibraryTexts(NamedTuple):
     edit: int | None = None  # the index has all edits up to this number; None before the first videos
     later: Mapping[int, int] = MappingProxyType({})  # numbers of later edits in the index, by vector ID
 
+    def has(self, edit: int) -> bool:
+        """Check whether the index has an edit."""
+        return self.edit is None or edit <= self.edit or edit in self.later.values()
+
     def replace(self, read: ReadTexts) -> LibraryTexts:
         """Replace the texts of videos. A text with negative feedback is not a text of its video."""
         indexed = (
@@ -282,22 +286,22 @@ class LibraryWords:
                 remaining = _without(self.texts.videos, gone)
                 self.texts = self.texts.replace(ReadTexts.none(gone))._replace(videos=remaining)
 
-    def follow_edits(self, required: int | None = None, last: int | None = None) -> None:
+    def follow_edits(
+        self, required: int | None = None, edits: tuple[int, Mapping[int, int]] | None = None
+    ) -> None:
         """Read all edits committed before the call, or those up to a required one; raises Unavailable.
 
         Searches continue meanwhile: many videos are replaced in several steps.
 
         Args:
-            last: Number of the last edit, if it was read since the call.
+            edits: The number up to which all edits are complete, and the numbers of the videos edited after one that
+                the index has, if they were read since the call.
         """
         videos, edit, later = self.texts.videos, self.texts.edit, self.texts.later
-        if edit is None or (required is not None and (required <= edit or required in later.values())):
+        if edit is None or (required is not None and self.texts.has(required)):
             return
-        number = edit if required is not None else last or self._reads.read(read_last_edit)
-        if required is None and number <= edit:
-            return
-        edited = self._reads.read(lambda: read_edited_videos(edit, required))
-        new = sorted(video for video, its_edit in edited.items() if later.get(video) != its_edit)
+        number, edited = edits or self._reads.read(lambda: (read_last_edit(), read_edited_videos(edit)))
+        new = sorted(video for video, n in edited.items() if n > edit and later.get(video) != n)
         for chunk in batches(np.array(new, np.int64), IDS_PER_QUERY):
             with self._replacement:
                 self.texts = self._with_edited(self.texts, chunk, edited)

@@ -307,25 +307,20 @@ class SearchSnapshot:
                     return shard.search_many(queries, k, exclude, among)
                 if captions is None:
                     return nearest_videos(search, len(queries), k, group)
-                return self._scan_both(search, len(queries), scans[0], group, captions)
+                return self._scan_both(search, len(queries), scans[0], captions)
             except ShardStoreError as error:
                 self.mark_degraded(task, error)
         return [NO_HITS] * len(scans)
 
     def _scan_both(
-        self,
-        search: Callable[..., list[Hits]],
-        count: int,
-        scan: ShardScan,
-        group: Grouping,
-        captions: DomainCaptions,
+        self, search: Callable[..., list[Hits]], count: int, scan: ShardScan, captions: DomainCaptions
     ) -> list[Hits]:
         """Find the nearest videos to each query, and the nearest of those without captions, in one pass.
 
         Its depth is a multiple of what has enough of these if captions do not depend on the cosine. If it is not
         enough for a query, the videos without captions are searched alone.
         """
-        shard, number = self.shards[scan.task], self.task_indices[scan.task]
+        shard, number, group = self.shards[scan.task], self.task_indices[scan.task], best_per_video
         needed = scan.k * int(self.video_tasks.counts[number]) // int(captions.uncaptioned_counts[number])
         first_depth = max(_DEPTH_FACTOR * scan.k, min(4 * needed, _ANN_HITS), 2 * needed)
         first = search(np.arange(count), first_depth)
@@ -354,11 +349,7 @@ class SearchSnapshot:
 
 
 def nearest_videos(
-    search: Callable[[Rows, int], Sequence[Hits]],
-    count: int,
-    k: int,
-    group: Grouping,
-    depth: int | None = None,
+    search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Grouping, depth: int = 0
 ) -> list[Hits]:
     """Find each query's k best videos, or all if there are fewer, as if every vector were scored.
 
@@ -368,7 +359,7 @@ def nearest_videos(
     Args:
         search: Finds a shard's best hits, best first, then by ID, given the query numbers and the number of hits.
         group: Reduces hits to videos, keeping the best score and the order.
-        depth: Number of hits to fetch first; by default, a multiple of k.
+        depth: Number of hits to fetch first; 0 for a multiple of k.
     """
     results: dict[int, Hits] = {}
     remaining, depth = np.arange(count), depth or _DEPTH_FACTOR * k

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete
+from sqlalchemy import delete, func, select
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import Cue, VideoPatch
 from index.arrays import Ids, video_ids_of
 from index.words.text_analysis import parse_query
 from index.words.word_index import TextKind, VideoText
-from service.catalog.database import CatalogReads, session_scope
+from service.catalog.database import CatalogReads, engine, session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.tables import Video
 from service.core.errors import Unavailable
@@ -96,6 +96,20 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
         assert (_found(process, "kingfisher"), _found(process, "blue")) == ([], [heron])
         assert (_found(process, "owl"), _found(process, "barn")) == ([owl], [owl])
     assert words.current().captioned(videos).tolist() == [False, True]
+
+
+def test_edits_are_seen_while_an_earlier_transaction_goes_on(
+    catalog: Settings, post: Post, words: LibraryWords
+) -> None:
+    if engine().dialect.name != "postgresql":
+        pytest.skip("SQLite has one writer at a time")
+    videos = _add(post, "a heron")
+    words.prepare(videos)
+    with engine().begin() as connection:
+        connection.execute(select(func.pg_current_xact_id()))
+        for caption in ("a stork", "a gull"):
+            edit_video("birds-0", VideoPatch(captions=[caption]))
+            assert _found(words, caption.split()[1]) == videos.tolist()
 
 
 def _said(words: LibraryWords, query: str) -> list[int]:

@@ -83,7 +83,7 @@ def test_catalog_is_read_once_and_missing_videos_are_left_out(
         answer = service.search(CARS[1], k=20)
     finally:
         event.remove(engine(), "before_cursor_execute", count)
-    assert len(calls) == 2  # the number of the last edit, and the rows of the results
+    assert len(calls) == 3  # the number of the last edit, later edits, and the rows of the results
     assert "cars-1" not in {result.video_id for result in answer.results}
     assert [result.rank for result in answer.results] == [1, 2, 3, 4, 5]
 
