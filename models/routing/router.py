@@ -177,7 +177,7 @@ _BACKGROUND_CAPTIONS = 200
 class CaptionScatter:
     """Scatter of caption vectors around their task's mean, summed over tasks."""
 
-    scatter: Floats  # sum of outer products of centered vectors, [D, D]
+    scatter: Floats  # sum of outer products of centered vectors, [D, D]; a release stores the upper triangle
     freedom: Floats  # number of captions minus number of tasks, []
 
     @classmethod
@@ -193,12 +193,18 @@ class CaptionScatter:
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """Collect the arrays by name, as a release stores them."""
-        return {"scatter": self.scatter, "freedom": self.freedom}
+        return {"scatter": self.scatter[np.triu_indices(len(self.scatter))], "freedom": self.freedom}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Restore what :meth:`tensors` returned."""
-        return cls(tensors["scatter"], tensors["freedom"])
+        """Restore what :meth:`tensors` returned, or a square matrix of version 1.0.0."""
+        scatter = stored = tensors["scatter"]
+        if stored.ndim == 1:
+            size = int(np.sqrt(2 * len(stored)))
+            scatter = np.empty((size, size), np.float32)
+            rows, columns = np.triu_indices(size)
+            scatter[rows, columns] = scatter[columns, rows] = stored
+        return cls(scatter, tensors["freedom"])
 
     def precision(self, background: TextBackground) -> npt.NDArray[np.float64]:
         """Invert the shared covariance S, ``[D, D]``."""
