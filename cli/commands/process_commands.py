@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import socket
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -70,6 +72,10 @@ def serve(
         signal.signal(number, lambda *_: None)
     sockets = None if fd is None else [socket.socket(fileno=fd)]
     uvicorn.Server(config).run(sockets=sockets)
+    if any(thread.daemon for thread in threading.enumerate()):
+        # One still waits for another server. Ended by force with the interpreter, its C++ code would abort the process.
+        logging.shutdown()
+        os._exit(0)
 
 
 @app.command()

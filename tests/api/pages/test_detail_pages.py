@@ -144,6 +144,7 @@ def test_video_starts_where_the_words_are_said(
     said = {"start": 0.4, "end": 0.8, "text": f"the quasar {HOSTILE}"}
     later = [{"start": n, "end": n + 1, "text": f"minute {n}"} for n in range(2, 2002)]
     assert client.patch(f"/videos/{video}", json={"transcript": [said, *later]}).status_code == 200
+    client.get("/search", params={"q": "quasar"})  # awaits its own edit, which others may see a second later
     try:
         browser.get(f"{address}/?q=quasar")
         wait_for(browser, "[data-testid=result]")

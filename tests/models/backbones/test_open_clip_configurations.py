@@ -39,17 +39,22 @@ TEXT_TOWERS: dict[str, Callable[[int], Any]] = {
 }
 # One of each family, up to a billion parameters.
 FULL_SIZE = (
-    "ViT-B-32",
     "RN50",
-    "convnext_base",
-    "coca_ViT-B-32",
-    "EVA02-B-16",
-    "MobileCLIP2-B",
-    "PE-Core-B-16",
     "ViT-B-16-SigLIP2",
-    "ViTamin-B",
-    "roberta-ViT-B-32",
     "xlm-roberta-base-ViT-B-32",
+    *(
+        pytest.param(name, marks=pytest.mark.endurance)
+        for name in (
+            "ViT-B-32",
+            "convnext_base",
+            "coca_ViT-B-32",
+            "EVA02-B-16",
+            "MobileCLIP2-B",
+            "PE-Core-B-16",
+            "ViTamin-B",
+            "roberta-ViT-B-32",
+        )
+    ),
 )
 VALUES = torch.randn(2**20, generator=torch.Generator().manual_seed(0)) / 50
 
