@@ -37,6 +37,7 @@ _RATE = 16000  # samples per second
 _WINDOW_SECONDS = 150  # of sound in memory, whose spectrum takes ten times as much
 _CUT_SECONDS = 30  # at the end of a window, in which it is cut where it is quietest
 _QUIET_SAMPLES = _RATE // 5
+_PIECE_SAMPLES = 10 * _RATE  # a packet of uncompressed sound may hold an hour
 _GAP_SECONDS = 0.3  # between timestamps, which is filled with silence
 _MIN_LOG_PROBABILITY = {True: -0.75, False: -1.0}  # mean of a decoded window's tokens, by "is English only"
 _MIN_SHORT_LOG_PROBABILITY = -0.6  # of a first window of few words, whose mean varies
@@ -212,7 +213,9 @@ def _pieces(container: InputContainer, stream: AudioStream) -> Iterator[tuple[fl
             resampler = AudioResampler("flt", "mono", _RATE)
             resampled = resampler.resample(frame)
         for each in resampled:
-            yield time, each.to_ndarray()[0]
-            time = None
+            sound = each.to_ndarray()[0]
+            for first in range(0, len(sound), _PIECE_SAMPLES):
+                yield time, sound[first : first + _PIECE_SAMPLES]
+                time = None
     for each in resampler.resample(None):
         yield None, each.to_ndarray()[0]

@@ -236,13 +236,27 @@ def test_search_of_a_ready_task_is_unavailable_where_its_release_is_refused(
     assert lagging.search("a taxi", task="cars").results
 
 
-def test_first_published_task_is_searchable_before_the_next_poll(
-    configured: Settings, backbone: Backbone
+def test_first_published_task_is_searchable_before_the_next_poll_and_while_it_is_loaded(
+    configured: Settings, backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search_engine = SearchEngine(configured)
+    search_engine, other = SearchEngine(configured), SearchEngine(configured)
     assert not search_engine.snapshots.refresh()
+    assert not other.snapshots.refresh()
     Library(configured, backbone, "zero_shot").add_task("birds", BIRDS)
     assert search_engine.search("an owl", task="birds").results
+    load, is_loading = generation_loader.load_snapshot, Event()
+
+    def load_slowly(*arguments: Any, **options: Any) -> SearchSnapshot:
+        is_loading.set()
+        Event().wait(0.2)  # lets the search arrive
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(generation_loader, "load_snapshot", load_slowly)
+    with ThreadPoolExecutor(1) as pool:
+        loaded = pool.submit(other.snapshots.refresh)
+        assert is_loading.wait(10)
+        assert other.search("an owl").results
+        assert loaded.result()
 
 
 def found_tasks(service: SearchEngine) -> set[str]:
