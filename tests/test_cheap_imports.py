@@ -95,6 +95,7 @@ def test_help_is_cheap() -> None:
     assert _expensive_imports(*map(_command, HELP), expensive=EXPENSIVE_FOR_HELP) == []
 
 
+@pytest.mark.slow
 def test_libraries_of_rare_requests_are_not_imported_before_these() -> None:
     assert _expensive_imports("import api.app", expensive=RARE) == []
 

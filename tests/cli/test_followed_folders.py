@@ -110,6 +110,7 @@ def _vector_id(video: str) -> Any:
     return select(Video.vector_id).where(Video.id == video)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["s", "other"])
 def test_file_moves_between_two_followed_folders(place: Path, first: str) -> None:
     """The video moves with it, whichever sync runs first."""
@@ -153,6 +154,7 @@ def test_registered_sync_refuses_the_name_of_another_folder(
     assert run("sync", second, "--every", "1h", "--name", "clips").exit_code == 0
 
 
+@pytest.mark.slow
 def test_two_folders_of_one_domain_keep_what_either_has(place: Path) -> None:
     """A file moves from one to the other, and one is in both until it is in none."""
     first = write(place / "p", x__mp4="X", b__mp4="B", both__mp4="S")

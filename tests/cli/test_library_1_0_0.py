@@ -211,6 +211,7 @@ def test_followed_folder_is_followed_on(library: ServiceClient) -> None:
     assert _found(library, "a sled stands below the peaks")[0] == SLED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [_open], ids=["opened"])
 def test_library_learns_on(library: ServiceClient) -> None:
     """The newest release has the sums that the next domain continues."""

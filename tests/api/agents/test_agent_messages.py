@@ -127,6 +127,7 @@ def test_every_spelling_of_the_path_answers(client: TestClient, path: str) -> No
         assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
+@pytest.mark.slow
 def test_captions_of_a_video_are_read_page_by_page(client: TestClient, videos: list[str]) -> None:
     captions = [f"{n} {SENTENCE * 300}"[: request_limits.MAX_CAPTION_CHARS] for n in range(64)]
     metadata = {"exif": SENTENCE * 660}  # almost 16 KB
@@ -157,6 +158,7 @@ def test_captions_of_a_video_are_read_page_by_page(client: TestClient, videos: l
     assert corrected["captions"] == captions[: corrected["next_caption"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["🎂", '"'])
 def test_results_with_long_texts_are_all_shown_best_first(
     client: TestClient, videos: list[str], text: str

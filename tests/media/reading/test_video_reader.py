@@ -113,6 +113,7 @@ def test_what_cannot_be_read_is_a_note_and_a_file_that_is_gone_an_error(
         reader.read(clip)
 
 
+@pytest.mark.slow
 def test_a_dead_child_is_replaced_and_progress_may_end_a_reading(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mkv", [draw([((40, 60), "Hello")])] * 4)
     with VideoReader() as reader:

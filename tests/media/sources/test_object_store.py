@@ -33,6 +33,7 @@ def download(cache: SourceCache, key: str = KEY, bucket: str = "films") -> Abstr
     return download_file(ObjectStore(), uri, cache, limits, sleep=lambda _: None)
 
 
+@pytest.mark.slow
 def test_object_is_downloaded_and_dropped(bucket: Any, cache: SourceCache) -> None:
     with download(cache) as path:
         assert path.read_bytes() == b"0123456789"

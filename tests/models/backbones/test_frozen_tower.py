@@ -69,6 +69,7 @@ def test_features_equal_those_of_torch(backbone: Backbone, in_torch: Backbone) -
     torch.testing.assert_close(*videos, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_text_vectors_are_those_of_torch_up_to_rounded_weights(
     backbone: Backbone, in_torch: Backbone
 ) -> None:
@@ -112,6 +113,7 @@ def test_errors_of_other_threads_reach_the_caller() -> None:
         map_in_threads(fail, range(5), 2)
 
 
+@pytest.mark.slow
 def test_copies_and_other_weights_run_in_torch(backbone: Backbone) -> None:
     ids, frames = backbone.tokenize(["a dog", "two red cars"]), random_frames(5, 1, 1, size=224)
     file = io.BytesIO()

@@ -55,6 +55,7 @@ def test_networks_of_ipv6_are_one_address() -> None:
     assert len(address_group("x" * 10**6)) == 64
 
 
+@pytest.mark.slow
 def test_hundred_thousand_attempts_take_bounded_memory() -> None:
     limits, failures = AttemptLimits(None), FailedAttempts()
     _fail(limits, "10.0.0.1", "ada", 3)

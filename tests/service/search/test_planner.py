@@ -116,6 +116,7 @@ def _routing(bonuses: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(bonuses.items(), key=lambda entry: -entry[1])
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     _shards,

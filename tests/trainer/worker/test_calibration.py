@@ -233,6 +233,7 @@ def test_captions_of_the_fold_are_learned_and_measured_without_being_learned(
     assert read_recall_matrix().held_out == ["cross_fitted"]
 
 
+@pytest.mark.slow
 def test_later_rows_measure_a_domain_with_the_kept_vectors(post_videos: Post) -> None:
     first = post_analytic(post_videos, "day")
     learn(first)
@@ -269,6 +270,7 @@ def test_queries_outside_of_a_fold_are_not_measured() -> None:
     assert [query.text for query in measured.queries] == ["one"]
 
 
+@pytest.mark.slow
 def test_killed_job_has_the_same_fold_after_it_resumes(post_videos: Post) -> None:
     """Releases are named by their content, so a second attempt writes the release of the first one."""
     task = post_analytic(post_videos, "day")
@@ -284,6 +286,7 @@ def test_killed_job_has_the_same_fold_after_it_resumes(post_videos: Post) -> Non
     assert recall_cells()[1, 1, "pinned", "local"].queries == len(newest_fold().videos) == 2
 
 
+@pytest.mark.slow
 def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def synced_videos(name: str) -> dict[str, int]:
     return catalog_vector_ids(task.id)
 
 
+@pytest.mark.slow
 def test_domain_follows_its_folder(tmp_path: Path) -> None:
     source = tmp_path / "films"
     for name in ("a", "b"):

@@ -141,6 +141,7 @@ def test_killed_training_process_gives_the_task_back(
     assert learn(task).state == "ready"
 
 
+@pytest.mark.slow
 def test_method_that_cannot_continue_the_library_starts_another_lineage(
     learned_task: str, post_videos: Post
 ) -> None:

@@ -83,6 +83,7 @@ def require_consistent_library(domain: str, task: str, moved: set[str]) -> None:
     require_same_videos(domain, task)
 
 
+@pytest.mark.slow
 def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     before = catalog_vector_ids(grown_task)
     drift = commands.get_task(grown_task).progress.drift

@@ -172,6 +172,7 @@ def test_domain_is_learned_again_on_another_backbone_and_the_upgrade_undone(
     require_same_videos(day, night, dusk)
 
 
+@pytest.mark.slow
 def test_repeated_and_reverted_upgrades_keep_releases_and_the_recall_matrix(learned_task: str) -> None:
     before = commands.get_task(learned_task)
     first = learn(post_upgrade(learned_task))
@@ -306,6 +307,7 @@ POINTS = {
 }
 
 
+@pytest.mark.slow
 def test_killed_upgrade_continues_and_its_appends_wait_for_the_catalog(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +408,7 @@ def test_other_workers_embed_an_upgrade_with_its_encoder(
         assert session.scalars(select(Video.task_id).distinct()).all() == [learned_task]
 
 
+@pytest.mark.slow
 def test_command_shows_recall_and_undoes_accepts_and_upgrades_all(
     learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +439,7 @@ def test_command_shows_recall_and_undoes_accepts_and_upgrades_all(
     assert not open_store().manifest().replaced
 
 
+@pytest.mark.slow
 def test_upgrade_that_failed_after_it_was_published_is_completed_by_its_retry(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_background_describes_generic_texts(backbone: Backbone) -> None:
 # -- the interface of backbones --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_clones_have_own_weights(backbone: Backbone) -> None:
     clone, images = backbone.clone(), backbone.clone_image_tower()
     with torch.no_grad():

@@ -235,6 +235,7 @@ def test_encoder_that_cannot_return_degrades_its_domains(
     service.close()
 
 
+@pytest.mark.slow
 def test_clip_search_keeps_no_encoder_that_left_the_memory(
     second: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
