@@ -71,8 +71,9 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     sockets = None if fd is None else [socket.socket(fileno=fd)]
-    uvicorn.Server(config).run(sockets=sockets)
-    if any(thread.daemon for thread in threading.enumerate()):
+    server = uvicorn.Server(config)
+    server.run(sockets=sockets)
+    if server.started and any(thread.daemon for thread in threading.enumerate()):
         # One still waits for another server. Ended by force with the interpreter, its C++ code would abort the process.
         logging.shutdown()
         os._exit(0)
