@@ -108,7 +108,8 @@ class SnapshotManager:
 
     def current(self) -> SearchSnapshot:
         """Get the snapshot that answers new searches; raises Unavailable if none is loaded."""
-        if self._current is None and self._has_looked and self._loader.stamp() != self._loaded_stamp:
+        looked_at = self._seen_stamp if self.last_error else self._loaded_stamp
+        if self._current is None and self._has_looked and self._loader.stamp() != looked_at:
             self._refresh_in_time()  # the first task was just published; another thread may be loading it
         if self._current is not None:
             return self._current
