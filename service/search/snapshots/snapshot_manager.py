@@ -108,8 +108,7 @@ class SnapshotManager:
 
     def current(self) -> SearchSnapshot:
         """Get the snapshot that answers new searches; raises Unavailable if none is loaded."""
-        looked_at = self._seen_stamp if self.last_error else self._loaded_stamp
-        if self._current is None and self._has_looked and self._loader.stamp() != looked_at:
+        if self._current is None and self._has_looked and self._loader.stamp() != self._seen_stamp:
             self._refresh_in_time()  # the first task was just published; another thread may be loading it
         if self._current is not None:
             return self._current
@@ -224,7 +223,6 @@ class SnapshotManager:
             is_due = is_due or (self.retry_at is None and bool(self.degraded()))
             if self._has_looked and stamp == self._seen_stamp and not is_due:
                 return False
-            self._seen_stamp = stamp
             fresh: SearchSnapshot | None = None
             try:
                 loaded = self._load_newest_or_earlier()
@@ -239,7 +237,7 @@ class SnapshotManager:
                 self._refuse(error, RETRY_SECONDS)
             if fresh is not None:
                 self._replace_current(fresh)
-            self._has_looked = True
+            self._has_looked, self._seen_stamp = True, stamp
             if self.last_error is None:
                 self._loaded_stamp = stamp
             return fresh is not None
