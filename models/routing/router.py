@@ -169,6 +169,20 @@ def summarize_evidence(
     )
 
 
+def upper_triangle(matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Select what a release stores of a symmetric matrix ``[n, n]``: ``[n (n + 1) / 2]``."""
+    return matrix[np.triu_indices(len(matrix))]
+
+
+def symmetric_matrix(triangle: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Invert :func:`upper_triangle`."""
+    size = int(np.sqrt(2 * len(triangle)))
+    matrix = np.empty((size, size), triangle.dtype)
+    rows, columns = np.triu_indices(size)
+    matrix[rows, columns] = matrix[columns, rows] = triangle
+    return matrix
+
+
 # How many captions the covariance of generic texts counts as. Chosen on training captions; 50 to 800 differ by a point.
 _BACKGROUND_CAPTIONS = 200
 
@@ -193,18 +207,13 @@ class CaptionScatter:
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """Collect the arrays by name, as a release stores them."""
-        return {"scatter": self.scatter[np.triu_indices(len(self.scatter))], "freedom": self.freedom}
+        return {"scatter": upper_triangle(self.scatter), "freedom": self.freedom}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Restore what :meth:`tensors` returned, or a square matrix of version 1.0.0."""
-        scatter = stored = tensors["scatter"]
-        if stored.ndim == 1:
-            size = int(np.sqrt(2 * len(stored)))
-            scatter = np.empty((size, size), np.float32)
-            rows, columns = np.triu_indices(size)
-            scatter[rows, columns] = scatter[columns, rows] = stored
-        return cls(scatter, tensors["freedom"])
+        stored = tensors["scatter"]
+        return cls(symmetric_matrix(stored) if stored.ndim == 1 else stored, tensors["freedom"])
 
     def precision(self, background: TextBackground) -> npt.NDArray[np.float64]:
         """Invert the shared covariance S, ``[D, D]``."""

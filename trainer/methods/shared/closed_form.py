@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from models.routing.router import symmetric_matrix, upper_triangle
+
 _FOLDS = 3
 _MIN_COMPARED, _MAX_COMPARED = 20, 2048  # videos; a sample of larger domains
 _STD_FLOOR = 0.02  # share of the features' root mean square that is added to each standard deviation
@@ -74,20 +76,16 @@ class RegressionSums:
 
     def tensors(self) -> dict[str, Tensor]:
         """Convert to what a release stores: float32, and one triangle of the symmetric matrix."""
-        rows, columns = torch.triu_indices(*self.products.shape).unbind()
         stored = {name: getattr(self, name) for name in ("count", "features", "targets", "cross")}
-        stored["products"] = self.products[rows, columns]
+        stored["products"] = torch.from_numpy(upper_triangle(self.products.numpy()))
         return {name: tensor.float() for name, tensor in stored.items()}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RegressionSums:
         """Restore the sums from the result of :meth:`tensors`."""
         loaded = {name: tensor.double().cpu() for name, tensor in tensors.items()}
-        size = len(loaded["features"])
-        upper = torch.zeros(size, size, dtype=torch.float64)
-        rows, columns = torch.triu_indices(size, size).unbind()
-        upper[rows, columns] = loaded["products"]
-        return cls(**{**loaded, "products": upper + upper.triu(1).T})
+        loaded["products"] = torch.from_numpy(symmetric_matrix(loaded["products"].numpy()))
+        return cls(**loaded)
 
 
 def fit_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
