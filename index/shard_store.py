@@ -80,8 +80,8 @@ class ShardStore(ShardReader):
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct; ShardInvalid is raised for others.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
-            queries: ``float32 [m, dim]``, vectors of training captions to measure an ANN structure with, if the segment
-                is large enough for one (:mod:`index.scanning.ann_index`); None means always exact.
+            queries: ``float32 [m, dim]``, vectors of captions that were not learned. They measure an ANN structure, if
+                the segment is large enough for one (:mod:`index.scanning.ann_index`); None means always exact.
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
         """
         # A task has all its segments in the same store.

@@ -214,7 +214,7 @@ def index_task(
         write_release(staged, served, parent=library.parent_release(state))
         write_self_test(staged, _self_test(encoder, library, state, ids, vectors))
         release = store.adopt_release(staged)
-    captions = cache(partial(_gate_queries, encoder, task))
+    queries = cache(partial(_gate_queries, encoder, method, state, task))
 
     def write(ids: Ids, vectors: Vectors) -> SegmentEntry:
         return store.write_shard(
@@ -223,7 +223,7 @@ def index_task(
             fingerprint=state.fingerprint,
             ids=ids,
             vectors=vectors,
-            queries=captions() if len(ids) > store.policy.exact_rows else None,
+            queries=queries() if len(ids) > store.policy.exact_rows else None,
             heartbeat=report_alive,
         )
 
@@ -260,12 +260,21 @@ def _self_test(
     )
 
 
-def _gate_queries(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] | None:
-    """Encode evenly spaced training captions ``[n, dim]``, for the quality gate of a large shard."""
-    texts = [pair.caption for pair in task.pairs]
-    if not texts:
-        return None
-    return encoder.encode(texts[:: -(-len(texts) // _MAX_GATE_QUERIES)], [task.task_id])[:, 0]
+def _gate_queries(
+    encoder: QueryEncoder, method: Method, state: ReleaseState, task: TaskData
+) -> npt.NDArray[np.float32] | None:
+    """Compute the vectors ``[n, dim]`` of captions that were not learned, for the recall gate of a large shard.
+
+    Those of the fold come from the solution without it; the others belong to videos that were held out, or exceeded
+    ``max_videos``. A learned caption is nearer to its video than a new query is, so without other captions, the result
+    is None, and the shard is searched exactly.
+    """
+    queries = [] if state.fold is None else [state.fold.queries.astype(np.float32)]
+    unlearned = [clip for clip in task.clips if clip.vector_id not in method.learned_videos]
+    captions = [text for clip in unlearned for text in clip.captions]
+    if texts := draw_sample(captions, _MAX_GATE_QUERIES - sum(map(len, queries))):
+        queries.append(encoder.encode(texts, [task.task_id])[:, 0])
+    return np.concatenate(queries) if queries else None
 
 
 def evaluate_release(

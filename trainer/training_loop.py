@@ -68,6 +68,8 @@ def learn_task(
     """
     captions = task.training_captions
     trained = method.is_trainable and bool(captions)
+    learned = task.observed(method.config.max_videos) if method.is_closed_form else task.train
+    method.learned_videos = {clip.vector_id for clip in learned if trained}
     method.begin_task(task.task_id, task.name, trained=trained)
     losses = []
     method.before_last_epoch = None

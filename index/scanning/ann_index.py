@@ -8,9 +8,9 @@ A structure only proposes candidate rows. Their scores are computed from the exa
 
 A segment with more rows than :attr:`AnnPolicy.exact_rows` gets the first kind of structure that passes the *recall
 gate*. A structure built on videos may be useless for texts: text vectors lie in another region, and their nearest
-videos are spread over many lists. The gate therefore takes training captions as queries, measures recall against exact
-search, and keeps the smallest parameter that reaches the target. If no kind reaches it with at most half the work of an
-exact scan, the segment is scanned exactly.
+videos are spread over many lists. The gate therefore takes captions that were not learned as queries, measures recall
+against exact search, and keeps the smallest parameter that reaches the target. If no kind reaches it with at most half
+the work of an exact scan, the segment is scanned exactly.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def choose_structure(
     """Build ANN structures until one passes the recall gate.
 
     Args:
-        queries: ``float32 [n, dim]``, vectors of training captions; at most a thousand of them are used.
+        queries: ``float32 [n, dim]``, vectors of captions that were not learned; at most a thousand of them are used.
         policy: Kinds to try, and the required recall.
         heartbeat: Called repeatedly; building takes minutes.
 

@@ -21,7 +21,7 @@ Shapes: B pairs in a batch, M frames per video, H × W pixels, ``dim`` dimension
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
 from typing import Any, ClassVar, Literal, Self
 
@@ -113,6 +113,8 @@ class Method(ABC):
         self.micro_batch: int | None = None  # pairs that the towers encode at once in training; None: all
         # State that has not trained on the last task's fold; None if no epoch has.
         self.before_last_epoch: Self | None = None
+        # Vector IDs of the last task's videos whose captions were learned.
+        self.learned_videos: Set[int] = frozenset()
         self.profile_factor = 1.0  # of the logarithms in routing profiles, as in the query encoders
         self.learned_tasks: list[ReleaseTask] = []
         self.profiles = RoutingProfiles.from_dense(np.empty((0, VOCABULARY), np.float32))

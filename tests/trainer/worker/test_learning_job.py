@@ -219,7 +219,7 @@ def test_release_has_confidence_model_with_enough_validation_captions(post_video
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("exact_rows", "captions"), [(5, 2), (5, 0), (6, 2)])
-def test_large_shard_is_written_with_queries_of_training_captions(
+def test_large_shard_is_written_with_queries_of_held_out_captions(
     post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
 ) -> None:
     monkeypatch.setattr(index_manifest, "EXACT_ROWS", exact_rows)
@@ -242,7 +242,7 @@ def test_large_shard_is_written_with_queries_of_training_captions(
     library = Library(store)
     state = library.release(store.manifest().shards[task].release)
     encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases(state.tasks))
-    texts = [f"day number {number} said {caption}" for number in range(2, 6) for caption in range(2)]
+    texts = [f"day number {number} said {caption}" for number in range(2) for caption in range(2)]
     np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)
 
 
