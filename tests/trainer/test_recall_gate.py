@@ -66,7 +66,7 @@ def backbone() -> Backbone:
 
 @pytest.fixture(scope="module")
 def half_captioned(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[Any]:
-    """A library with one domain, half of whose videos have no captions, and its search engine."""
+    """A library with one domain, half of whose videos have no captions, and its search engine; two are deleted."""
     folder = tmp_path_factory.mktemp("half")
     captions = [
         [f"clip {n} shows a {SUBJECTS[n % 7]} that {MOTIONS[n % 5]}"] if n % 2 else [] for n in range(VIDEOS)
@@ -93,6 +93,7 @@ def half_captioned(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone)
                 )
                 for clip in task.clips
             )
+        gated.store.delete([1, 2])
         engine = SearchEngine(configured)
         assert engine.snapshots.refresh()
         yield gated, engine
@@ -115,9 +116,10 @@ def test_gate_takes_cross_fitted_captions(half_captioned: tuple[Gated, SearchEng
     assert distances.min() > 0.01
 
 
+@pytest.mark.parametrize("k", [10, 24])  # 24 are a page of the dashboard
 @pytest.mark.parametrize("q", ["unrelated words", "a spiral", "a ring fades in"])
 def test_search_of_half_captioned_domain_scans_its_structure_once(
-    half_captioned: tuple[Gated, SearchEngine], monkeypatch: pytest.MonkeyPatch, q: str
+    half_captioned: tuple[Gated, SearchEngine], monkeypatch: pytest.MonkeyPatch, q: str, k: int
 ) -> None:
     """Other scans only read videos whose captions have words of the query."""
     calls: list[str] = []
@@ -135,7 +137,7 @@ def test_search_of_half_captioned_domain_scans_its_structure_once(
 
     monkeypatch.setattr(FaissShard, "search_many", scan)
     monkeypatch.setattr(AnnIndex, "search", use_structure)
-    assert len(half_captioned[1].search(q, k=10).results) == 10
+    assert len(half_captioned[1].search(q, k=k).results) == k
     assert calls[:2] == ["all videos", "structure"]
     assert calls.count("all videos") == 1
 

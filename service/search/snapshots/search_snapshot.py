@@ -35,7 +35,8 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _DEPTH_FACTOR = 4  # hits fetched per requested video; the depth grows by it if they were too few
-_ANN_HITS = 100  # of a scan that finds videos without captions, too: an ANN structure has no more
+# Of a scan that also finds videos without captions: an ANN structure has 100, some of which may be deleted.
+_ANN_HITS = 90
 _REMOTE_HITS = 4096  # beyond, a remote store is sent the IDs of the videos without captions
 _MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
 _REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
@@ -317,12 +318,13 @@ class SearchSnapshot:
     ) -> list[Hits]:
         """Find the nearest videos to each query, and the nearest of those without captions, in one pass.
 
-        Its depth is a multiple of what has enough of these if captions do not depend on the cosine. If it is not
-        enough for a query, the videos without captions are searched alone.
+        Its depth is a multiple, at least 1.5, of what has enough of these if captions do not depend on the cosine. If
+        it is not enough for a query, the videos without captions are searched alone.
         """
         shard, number, group = self.shards[scan.task], self.task_indices[scan.task], best_per_video
         needed = scan.k * int(self.video_tasks.counts[number]) // int(captions.uncaptioned_counts[number])
-        first_depth = max(_DEPTH_FACTOR * scan.k, min(4 * needed, _ANN_HITS), 2 * needed)
+        first_depth = min(4 * needed, _ANN_HITS) if 3 * needed <= 2 * _ANN_HITS else 2 * needed
+        first_depth = max(first_depth, _DEPTH_FACTOR * scan.k * shard.has_moments)
         first = search(np.arange(count), first_depth)
 
         def search_again(rows: Rows, depth: int) -> list[Hits]:
