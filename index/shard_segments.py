@@ -107,8 +107,9 @@ class ShardReader(StoreFolder):
 class ShardWriter:
     """Writes segments durably into a store; they stay invisible until they are published."""
 
-    def __init__(self, store_folder: StoreFolder) -> None:
+    def __init__(self, store_folder: StoreFolder, read_queries: Callable[[Path], Vectors | None]) -> None:
         self._store_folder = store_folder
+        self._read_queries = read_queries
 
     def write(
         self,
@@ -155,7 +156,7 @@ class ShardWriter:
         return self.write(vector_store, _without_rows(pinned), ids=np.empty(0, np.int64), rows=lambda: ())
 
     def _stored_queries(self, segments: Sequence[SegmentEntry]) -> Vectors | None:
-        """Load the queries that measured these segments' ANN structures."""
+        """Load the queries that measured these segments' ANN structures or, without any, those of their release."""
         # By content: segments that were published together were measured with the same queries.
         folders = {
             entry.files[QUERIES]: self._store_folder.shard_folder(entry.id)
@@ -163,7 +164,9 @@ class ShardWriter:
             if QUERIES in entry.files
         }
         queries = [np.load(folder / QUERIES, allow_pickle=False) for folder in folders.values()]
-        return np.concatenate(queries) if queries else None
+        if queries:
+            return np.concatenate(queries)
+        return self._read_queries(self._store_folder.release_folder(segments[0].release))
 
 
 def new_entry(task: str, release: str, fingerprint: str, dim: int) -> SegmentEntry:

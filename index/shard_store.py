@@ -41,6 +41,7 @@ class ShardStore(ShardReader):
         root: Path,
         *,
         policy: AnnPolicy | None = None,
+        read_queries: Callable[[Path], Vectors | None] = lambda release: None,
         device: Device = "cpu",
         remote: VectorStore | None = None,
         write_remote: bool = False,
@@ -48,6 +49,7 @@ class ShardStore(ShardReader):
         """Create a store in a folder, which is created by the first write; raises DeviceMissing.
 
         Args:
+            read_queries: Reads queries from a release's folder, to measure shards that were smaller until now.
             device: Device that searches; ``auto`` takes a GPU if there is one.
             remote: Store for rows outside their segment's folder.
             write_remote: Whether the rows of new tasks go to ``remote`` instead of the segment folders. Existing shards
@@ -57,7 +59,7 @@ class ShardStore(ShardReader):
         self.segment_cache = SegmentCache(gpu=is_gpu_used(device))
         super().__init__(root, FaissVectorStore(self.segment_cache, lambda: self.policy), remote)
         self._new_tasks: VectorStore = remote if remote is not None and write_remote else self._local
-        self._writer = ShardWriter(self)
+        self._writer = ShardWriter(self, read_queries)
         self._validator = PublishValidator(self)
 
     # -- writing; nothing becomes visible --

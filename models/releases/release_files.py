@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,14 @@ def read_fold(folder: Path) -> MeasuredFold | None:
         names = [name for name in arrays if name.startswith(_FOLD_ROUTING)]
         routing = {name.removeprefix(_FOLD_ROUTING): arrays.pop(name) for name in names}
         return MeasuredFold(**arrays, routing=routing)
+
+
+def read_fold_queries(folder: Path) -> npt.NDArray[np.float32] | None:
+    """Read the query vectors ``[Q, dim]`` of a release's fold, None without one or if its file is invalid."""
+    with suppress(ReleaseError):
+        fold = read_fold(folder)
+        return None if fold is None else fold.query_vectors(fold.videos)
+    return None
 
 
 @contextmanager

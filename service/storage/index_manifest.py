@@ -17,6 +17,7 @@ from index.files.manifest_format import Manifest
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from index.store_options import EXACT_ROWS, AnnPolicy, Device, MilvusAddress
+from models.releases.release_files import read_fold_queries
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
@@ -153,6 +154,7 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
     return ShardStore(
         configured.index_dir,
         policy=AnnPolicy(exact_rows=EXACT_ROWS),
+        read_queries=read_fold_queries,
         device=device,
         remote=remote,
         write_remote=configured.vector_store == "milvus",

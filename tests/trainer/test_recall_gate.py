@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +22,8 @@ from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.search.engine import SearchEngine
+from service.storage import index_manifest
+from service.storage.index_manifest import library_store
 from service.tasks.probing_completion import SplitCandidate, assign_splits
 from tests.service.search.caption_library import settled
 from tests.trainer.methods.method_driver import create_method, reserved_backbone, write_task
@@ -140,6 +144,41 @@ def test_search_of_half_captioned_domain_scans_its_structure_once(
     assert len(half_captioned[1].search(q, k=k).results) == k
     assert calls[:2] == ["all videos", "structure"]
     assert calls.count("all videos") == 1
+
+
+@pytest.mark.parametrize("fold", ["intact", "damaged", "none"])
+def test_grown_domain_is_measured_with_the_fold_of_its_release(
+    half_captioned: tuple[Gated, SearchEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold: str
+) -> None:
+    """Segments below the limit store no queries; the compaction that joins them reads those of the release."""
+    gated, engine = half_captioned
+    monkeypatch.setattr(index_manifest, "EXACT_ROWS", VIDEOS // 2)
+    store = library_store(engine.settings.model_copy(update={"data_dir": tmp_path}))
+    with store.staging() as staged:
+        shutil.copytree(gated.store.release_folder(gated.written.release.id), staged, dirs_exist_ok=True)
+        if fold == "damaged":
+            os.truncate(staged / "fold.safetensors", 1000)
+        elif fold == "none":
+            (staged / "fold.safetensors").unlink()
+        release = store.adopt_release(staged)
+    pinned = {"task": "half", "release": release.id, "fingerprint": gated.written.state.fingerprint}
+    first, second = np.split(gated.store.segment_ids(gated.written.shard), 2)
+    shard = gated.store.open([gated.written.shard])
+    store.publish(
+        release=release, shards=[store.write_shard(ids=first, vectors=shard.vectors(first), **pinned)]
+    )
+    manifest = store.append(store.write_shard(ids=second, vectors=shard.vectors(second), **pinned))
+    assert [segment.structure for segment in manifest.segments("half")] == [None, None]
+    (segment,) = store.compact("half").segments("half")
+    if fold != "intact":
+        assert segment.structure is None
+        return
+    assert segment.structure is not None
+    assert segment.structure.kind in ANN_KINDS
+    measured = gated.written.state.fold
+    assert measured is not None
+    queries = np.load(store.shard_folder(segment.id) / QUERIES)
+    np.testing.assert_array_equal(queries, measured.queries.astype(np.float32))
 
 
 @pytest.mark.parametrize(
