@@ -58,6 +58,11 @@ def moment_ids(video: int, count: int) -> Ids:
     return np.int64(FIRST_MOMENT_ID + (video << _MOMENT_BITS)) + np.arange(count, dtype=np.int64)
 
 
+def first_moment_ids(videos: Ids) -> Ids:
+    """Compute the ID of each video's first moment."""
+    return np.asarray(np.int64(FIRST_MOMENT_ID) + (videos << _MOMENT_BITS))
+
+
 def is_moment(ids: Ids) -> npt.NDArray[np.bool_]:
     """Check whether each ID belongs to a moment rather than to a whole video."""
     return np.asarray(ids >= FIRST_MOMENT_ID)

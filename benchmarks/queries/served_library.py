@@ -162,7 +162,7 @@ def _score(engine: SearchEngine, texts: Sequence[str], rows: Mapping[int, int]) 
     for start, batch in zip(range(0, len(texts), 64), batches(texts, 64), strict=True):
         requests = parse_requests([SearchQuery(q=text) for text in batch], engine.settings)
         plain, wordy = (
-            start_searches(snapshot, requests, engine.metadata_cache, with_words=with_words)
+            start_searches(snapshot, requests, engine.read_cache, with_words=with_words)
             for with_words in (False, True)
         )
         pairs = [(row, task) for row in range(len(batch)) for task in snapshot.nonempty_tasks]

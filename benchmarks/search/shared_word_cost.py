@@ -155,7 +155,7 @@ def measure_planning(engine: SearchEngine, queries: Sequence[str]) -> list[Row]:
         times = []
         for request in [*requests, *requests]:  # the first time, texts are encoded
             start = time.perf_counter()
-            start_searches(grown, [request], engine.metadata_cache, with_words=False)
+            start_searches(grown, [request], engine.read_cache, with_words=False)
             times.append(1000 * (time.perf_counter() - start))
         rows.append({"domains": len(keys), "p50": median(times[len(requests) :])})
     return rows

@@ -1,11 +1,12 @@
-"""Measure what the words of a large library cost when a process starts: seconds and private memory.
+"""Measure what words and columns of a large library cost when a process starts: seconds and private memory.
 
     python -m benchmarks.search.word_growth --videos 10000000 --out DIR
 
 Captions of synthetic videos are drawn like those of the public clips of RESULTS: their number per video, their lengths
 and word frequencies, with a vocabulary that grows with the captions by Heaps' law. Each video also has a name of its
-own. Two processes map the words one after the other, so that they share memory, and search for the same queries: the
-first with a cold page cache, the second with a warm one. The private memory of the second (``Private_Clean`` and
+own, a duration, and two metadata fields: one of 20 cameras, and a title of its own. Two processes map the files one
+after the other, so that they share memory, and search for the same queries: the first with a cold page cache, the
+second with a warm one. The private memory of the second (``Private_Clean`` and
 ``Private_Dirty`` of smaps_rollup) is compared with that for a library of 1,000 videos.
 """
 
@@ -25,8 +26,10 @@ import numpy as np
 from benchmarks.reporting.markdown_tables import write_json
 from index.arrays import Ids
 from index.files.store_folder import StoreFolder
+from index.words.segment_merging import merge_small
 from index.words.text_analysis import parse_query
-from index.words.unit_matching import LiveSegment, merge_small
+from index.words.unit_matching import LiveSegment, merge_segments_of
+from index.words.video_columns import VideoColumns, VideoFacts
 from index.words.word_files import StoredWords
 from index.words.word_forms import ENGLISH
 from index.words.word_index import WordIndex
@@ -43,6 +46,7 @@ _PART = 1_000_000  # videos indexed at once
 _DOMAIN_VIDEOS = 10_000
 _SMALL = 1000
 _QUERIES = 200
+_CAMERAS = 20
 
 
 def _segment(first: int, videos: int, vocabulary: int, rng: np.random.Generator) -> WordSegment:
@@ -76,14 +80,26 @@ def write_words(videos: int) -> None:
     """Write the words of a library whose catalog has no edits, part by part."""
     tokens = videos * np.dot(_CAPTIONS, _SHARES) * _MEDIAN_WORDS * np.exp(_LOG_DEVIATION**2 / 2)
     vocabulary = int(_VOCABULARY * (tokens / _TOKENS) ** _HEAPS)
-    files, index, rng = word_files(settings()), WordIndex.empty(), np.random.default_rng(0)
+    files, rng = word_files(settings()), np.random.default_rng(0)
+    index, columns = WordIndex.empty(), VideoColumns()
     for first in range(0, videos, _PART):
         end = min(first + _PART, videos)
         live = LiveSegment.of(_segment(first + 1, end - first, vocabulary, rng))
-        index = WordIndex(merge_small((*index.segments, live)), end)
+        index = WordIndex(merge_small((*index.segments, live), merge_segments_of), end)
+        columns = columns.replace(
+            (
+                video,
+                VideoFacts(
+                    round(5 + 300 * rng.random(), 2), {"camera": f"camera {n}", "title": f"Clip {video}"}
+                ),
+            )
+            for video, n in enumerate(rng.integers(_CAMERAS, size=end - first), first + 1)
+        )
         with files.lock():
-            files.write(StoredWords(index, WordIndex.empty(), np.arange(1, end + 1, dtype=np.int64), [], 0))
-        index = files.read().words  # mapped, so that a merge has only its result in memory
+            ids = np.arange(1, end + 1, dtype=np.int64)
+            files.write(StoredWords(index, WordIndex.empty(), columns, ids, [], 0))
+        stored = files.read()  # mapped, so that a merge has only its result in memory
+        index, columns = stored.words, stored.columns
 
 
 def _start(domains: list[Ids], pipe: Connection) -> None:
@@ -102,6 +118,12 @@ def _start(domains: list[Ids], pipe: Connection) -> None:
         start = time.perf_counter()
         words.current().lookup(units)
         taken.append(1000 * (time.perf_counter() - start))
+    filtered = []
+    for number in range(_CAMERAS):
+        start = time.perf_counter()
+        for live in words.texts.columns.segments:
+            live.ids_of(live.segment.fields["camera"].rows_equal_to((False, f"camera {number}")))
+        filtered.append(1000 * (time.perf_counter() - start))
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     kibibytes = {name.rstrip(":"): int(value[0]) for name, *value in map(str.split, lines[1:])}
     pipe.send(
@@ -109,6 +131,7 @@ def _start(domains: list[Ids], pipe: Connection) -> None:
             "seconds": seconds,
             "cpu_seconds": cpu_seconds,
             "lookup_ms": dict(zip(("p50", "p99"), np.percentile(taken, [50, 99]).tolist(), strict=True)),
+            "filter_ms": float(np.median(filtered)),
             "private_mib": (kibibytes["Private_Clean"] + kibibytes["Private_Dirty"]) / 1024,
             "shared_mib": kibibytes["Shared_Clean"] / 1024,
         }

@@ -353,13 +353,6 @@ class SegmentSearch:
         return self._live.spread(self._find(unit), documents)
 
 
-# Segments with fewer documents are always merged, since every lookup has a fixed cost per segment.
-_SMALL = 512
-# A larger segment stays while it is twice as large as all smaller ones together. The number of segments is then
-# logarithmic, and so is how often a document is copied.
-_RATIO = 2
-
-
 def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple[LiveSegment, ...], int]:
     """Mark the documents of distinct videos as replaced.
 
@@ -379,25 +372,6 @@ def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple
     return tuple(changed), removed
 
 
-def merge_small(segments: tuple[LiveSegment, ...], *, compact: bool = False) -> tuple[LiveSegment, ...]:
-    """Merge small segments, copy those that are half replaced, and drop empty ones; largest first.
-
-    With ``compact``, all segments with replaced documents are copied.
-    """
-    ordered = sorted(filter(len, segments), key=len, reverse=True)
-    smaller = 0  # documents in the segments from here on
-    start = len(ordered)
-    for row in range(len(ordered) - 1, -1, -1):
-        size = len(ordered[row])
-        if smaller and (size < _SMALL or size < _RATIO * smaller):
-            start = row
-        smaller += size
-    large = [
-        _merged([live]) if live.replaced and (compact or 2 * live.replaced >= len(live.segment)) else live
-        for live in ordered[:start]
-    ]
-    return (*large, *([_merged(ordered[start:])] if start < len(ordered) else []))
-
-
-def _merged(segments: list[LiveSegment]) -> LiveSegment:
-    return LiveSegment.of(merge_segments([(live.segment, live.alive) for live in segments]))
+def merge_segments_of(parts: Sequence[LiveSegment]) -> LiveSegment:
+    """Merge segments into one, without replaced documents."""
+    return LiveSegment.of(merge_segments([(live.segment, live.alive) for live in parts]))

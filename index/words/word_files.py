@@ -1,8 +1,9 @@
-"""Word files: the words of a library on disk, which all processes of a machine map and share.
+"""Word files: the words and columns of a library on disk, which all processes of a machine map and share.
 
     words.json           a generation: its folders and the last edit in it; replaced as a whole
-    words/<id>/arrays    arrays of a segment (:class:`~index.words.word_segment.WordSegment`), or a generation's state:
-                         IDs of its videos, flags of the documents of changed segments, feedback
+    words/<id>/arrays    arrays of a segment (:class:`~index.words.word_segment.WordSegment` or
+                         :class:`~index.words.video_columns.ColumnSegment`), or a generation's state: IDs of its videos,
+                         flags of changed segments, feedback
 
 They are derived from the catalog: if one is missing, damaged, or written by another version of text analysis, all are
 written again. A folder never changes, and its ID is that of its content. A new generation names the folders of
@@ -30,6 +31,7 @@ from index.files.durable_files import exclusive_lock, find_damage, replace_text
 from index.files.manifest_format import dump_checked, load_checked
 from index.files.store_folder import WORDS, SealedFolder, StoreFolder
 from index.words.unit_matching import LiveSegment
+from index.words.video_columns import ColumnSegment, LiveColumns, VideoColumns
 from index.words.word_index import WordIndex
 from index.words.word_segment import StemOrder, TermTable, Videos, WordSegment
 
@@ -37,6 +39,7 @@ _SCHEMA = 1
 _VERIFIED_BYTES = 256 * 1024**2  # read before use; those of a larger library are verified while they are used
 _VIDEOS, _FEEDBACK = "videos", "feedback"
 _FILE = "arrays"
+_KINDS: Mapping[str, type[Any]] = {"words": LiveSegment, "transcripts": LiveSegment, "columns": LiveColumns}
 _ALIGNMENT = 64  # as the header of an array in the NPY format
 
 FileStamp = tuple[int, int]
@@ -44,10 +47,11 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class StoredWords(NamedTuple):
-    """A generation of the words of a library: texts, passages of timed texts, and feedback as JSON values."""
+    """A generation of a library's words: texts, passages of timed texts, columns, and feedback as JSON values."""
 
     words: WordIndex
     transcripts: WordIndex
+    columns: VideoColumns
     videos: Ids  # ascending; all that were read, also those without words
     feedback: list[Any]
     edit: int  # number of the last edit that it contains
@@ -64,8 +68,8 @@ class WordFiles:
         self._folder, self._analysis = StoreFolder(root), analysis
         self._path = root / WORDS
         self._verified: set[str] = set()
-        self._sealed: WeakKeyDictionary[WordSegment, SealedFolder] = WeakKeyDictionary()
-        self._opened: WeakValueDictionary[str, WordSegment] = WeakValueDictionary()
+        self._sealed: WeakKeyDictionary[WordSegment | ColumnSegment, SealedFolder] = WeakKeyDictionary()
+        self._opened: WeakValueDictionary[str, WordSegment | ColumnSegment] = WeakValueDictionary()
 
     @contextmanager
     def lock(self, timeout: float | None = None) -> Iterator[None]:
@@ -89,12 +93,19 @@ class WordFiles:
             folders = {name: SealedFolder(name, **entry) for name, entry in body["folders"].items()}
             verify = sum(folder.bytes for folder in folders.values()) <= _VERIFIED_BYTES
             state = self._map(folders[body["state"]], verify)
-            words, transcripts = (
-                _index([self._open_segment(folders[name], state, verify) for name in body[kind]])
-                for kind in ("words", "transcripts")
+            words, transcripts, columns = (
+                [self._open_segment(folders[name], state, live, verify=verify) for name in body[kind]]
+                for kind, live in _KINDS.items()
             )
             feedback = json.loads(state[_FEEDBACK].tobytes())
-            return StoredWords(words, transcripts, state[_VIDEOS], feedback, body["edit"])
+            return StoredWords(
+                _index(words),
+                _index(transcripts),
+                VideoColumns(tuple(columns)),
+                videos=state[_VIDEOS],
+                feedback=feedback,
+                edit=body["edit"],
+            )
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise WordsUnreadable(f"a word file cannot be read ({error})") from error
 
@@ -123,12 +134,13 @@ class WordFiles:
         }
         folders: dict[str, SealedFolder] = {}
         named: dict[str, list[str]] = {}
-        for kind, index in (("words", stored.words), ("transcripts", stored.transcripts)):
+        for kind in _KINDS:
             named[kind] = []
-            for live in index.segments:
+            for live in getattr(stored, kind).segments:
                 folder = self._sealed.get(live.segment)
                 if folder is None or folder.id not in before:
-                    folder = self._sealed[live.segment] = self._seal(_arrays_of(live.segment))
+                    arrays = live.segment.arrays() if kind == "columns" else _arrays_of(live.segment)
+                    folder = self._sealed[live.segment] = self._seal(arrays)
                 folders[folder.id] = folder
                 named[kind].append(folder.id)
                 if live.replaced:
@@ -175,12 +187,15 @@ class WordFiles:
         names: list[str] = _next_array(content).tolist()
         return {name: _next_array(content) for name in names}
 
-    def _open_segment(self, folder: SealedFolder, state: Arrays, verify: bool) -> LiveSegment:
+    def _open_segment(self, folder: SealedFolder, state: Arrays, kind: type[Any], *, verify: bool) -> Any:
         segment = self._opened.get(folder.id)
         if segment is None:
-            segment = self._opened[folder.id] = _segment_of(self._map(folder, verify))
+            arrays = self._map(folder, verify)
+            is_column = kind is LiveColumns
+            segment = ColumnSegment.from_arrays(arrays) if is_column else _segment_of(arrays)
+            self._opened[folder.id] = segment
             self._sealed[segment] = folder
-        live = LiveSegment.of(segment)
+        live = kind.of(segment)
         if (bits := state.get(folder.id)) is not None:
             replaced = np.flatnonzero(np.unpackbits(bits, count=len(segment)) == 0)
             live = live.without(replaced.astype(np.int32))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids
+from index.words.segment_merging import merge_small
 from index.words.text_analysis import COMPOUND, QueryUnit, split_words
 from index.words.unit_matching import (
     EXACT,
@@ -20,7 +21,7 @@ from index.words.unit_matching import (
     LiveSegment,
     SegmentSearch,
     UnitForms,
-    merge_small,
+    merge_segments_of,
     remove_videos,
 )
 from index.words.word_forms import ALL_STOP_WORDS, is_correctable, present_languages, spelling_neighbors
@@ -118,7 +119,9 @@ class WordIndex:
 
     def compacted(self) -> WordIndex:
         """Copy the segments with texts that were replaced, without these."""
-        return WordIndex(merge_small(self.segments, compact=True), self.videos, self.captioned_version)
+        return WordIndex(
+            merge_small(self.segments, merge_segments_of, compact=True), self.videos, self.captioned_version
+        )
 
     def _replace(self, texts: Mapping[int, Sequence[VideoText]]) -> WordIndex:
         changed = np.fromiter(texts, dtype=np.int64, count=len(texts))
@@ -134,7 +137,7 @@ class WordIndex:
         if len(added):
             segments = (*segments, LiveSegment.of(added))
         videos = self.videos - removed + len(added.videos.ids)
-        index = WordIndex(merge_small(segments), videos, self.captioned_version)
+        index = WordIndex(merge_small(segments, merge_segments_of), videos, self.captioned_version)
         index.captioned_version += bool((was_captioned != index.captioned(changed)).any())
         return index
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Executable, delete, func, insert, or_, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
 from index.arrays import batches, moment_ids
@@ -112,17 +112,9 @@ def read_edited_videos(after: int, last: int | None = None) -> dict[int, int]:
 
 def read_caption_edits() -> dict[str, int]:
     """Read the number of caption edits in each domain."""
-    return _read(Task.caption_edits)
-
-
-def read_metadata_edits() -> dict[str, int]:
-    """Read the number of metadata edits in each domain."""
-    return _read(Task.metadata_edits)
-
-
-def _read(counter: InstrumentedAttribute[int]) -> dict[str, int]:
     with session_scope() as session:
-        return dict(session.execute(select(Task.id, counter).where(counter > 0)).all())
+        edits = select(Task.id, Task.caption_edits).where(Task.caption_edits > 0)
+        return dict(session.execute(edits).all())
 
 
 def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from sqlalchemy import bindparam, select
 
 from index.arrays import Hit, Ids, batches, find_ids
 from index.files.manifest_format import task_of
-from service.catalog.database import CatalogReads, read_connection, read_last_edit, session_scope
+from service.catalog.database import CatalogReads, id_chunks, read_connection, read_last_edit, session_scope
 from service.catalog.domain_videos import in_domain, read_edited_videos
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
@@ -104,7 +104,7 @@ class CatalogReadCache:
         changed_ids: Reads the current manifest's IDs of tasks that differ from a snapshot's; see
             :meth:`SnapshotManager.changed_ids`. None: the index does not change.
         max_bytes: Maximum memory of cached rows. Domains that do not fit are not cached.
-        words: Words that follow edits with the rows.
+        words: Words and columns of the videos in the process's snapshots, which follow edits with the rows.
     """
 
     def __init__(
@@ -117,22 +117,21 @@ class CatalogReadCache:
         self._reads = reads
         self._changed_ids = changed_ids
         self._max_bytes = max_bytes
-        self._words = words
+        self.words = words or LibraryWords(reads)
         self._cached: _CachedRows | None = None
-        self.task_versions: Mapping[str, str] = {}  # as the rows, of all domains
         self._replacement = Lock()  # for the cached rows; not held while rows are read
+        self._arrivals: dict[str, datetime] = {}
         self._due = 0.0  # monotonic time
         self._is_stopped = Event()
         self._threads: list[Thread] = []
 
-    def start(
-        self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
-    ) -> None:
-        """Read edits and the current snapshot's rows in background threads, and call ``preload`` after each update."""
+    def start(self, current: Callable[[], SearchSnapshot | None]) -> None:
+        """Read edits and the current snapshot's rows in background threads."""
 
         def update() -> None:
-            if (snapshot := current()) is not None and self.update(snapshot):
-                preload(snapshot)
+            if (snapshot := current()) is not None:
+                self.update(snapshot)
+                self.arrivals(list(snapshot.shards))  # while the catalog is reachable
 
         self._is_stopped.clear()
         self._threads = [
@@ -182,15 +181,14 @@ class CatalogReadCache:
     def read_edits(self, required: int | None = None) -> None:
         """Read all edits committed before the call, or those up to a required one; raises Unavailable."""
         as_of, checked, cached = datetime.now(UTC), time.monotonic(), self._cached
-        states = (self._words.texts if self._words else None, cached)
+        states = (self.words.texts, cached)
         after = [s.edit for s in states if s and s.edit is not None and not (required and s.has(required))]
         if not after:
             return
         last = self._reads.read(read_last_edit) if required is None else required
         # Also in PostgreSQL, where later edits than the last one may be complete, too.
         found = self._reads.read(lambda: read_edited_videos(min(after), required))
-        if self._words is not None:
-            self._words.follow_edits(required, (last, found))
+        self.words.follow_edits(required, (last, found))
         if cached is None or (required is not None and cached.has(required)):
             return
         missing = (video for video, edit in found.items() if edit > cached.edit)
@@ -201,7 +199,6 @@ class CatalogReadCache:
         rows = {}
         if new:
             rows = self._reads.read(lambda: read_rows(new))
-            self.task_versions = self._reads.read(_read_versions)
         with self._replacement:
             latest = cast(_CachedRows, self._cached)
             edited = {**latest.edited, **{video: (found[video], rows.get(video)) for video in new}}
@@ -260,12 +257,17 @@ class CatalogReadCache:
                 raise
             return named[-1]
 
-    def videos(self, task: str) -> tuple[tuple[str, str], VideoRows]:
-        """Get a domain's versions and rows from the cache; raises Unavailable if the domain is not cached."""
-        cached = self._cached
-        if cached is None or task not in cached.videos:
-            raise Unavailable("The catalog database can't be reached, and the filter needs it; try again.", 5)
-        return cached.versions[task], cached.videos[task]
+    def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
+        """Get each task's creation time; tasks missing from the catalog are left out. Raises Unavailable."""
+        missing = [task for task in map(task_of, tasks) if task not in self._arrivals]
+        if missing:
+            self._reads.require_reachable()
+            # Possibly twice, if calls overlap; the times never change.
+            with session_scope() as session:
+                for chunk in id_chunks(missing):
+                    created = session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
+                    self._arrivals = self._arrivals | {task: created_at for task, created_at in created}
+        return {task: self._arrivals[task_of(task)] for task in tasks if task_of(task) in self._arrivals}
 
     def update(self, snapshot: SearchSnapshot) -> bool:
         """Read the rows that changed; raises Unavailable.
@@ -277,7 +279,7 @@ class CatalogReadCache:
         if self._cached is not None and not self._threads:
             self.read_edits()
         edit = self._reads.read(read_last_edit)
-        task_versions = self.task_versions = self._reads.read(_read_versions)
+        task_versions = self._reads.read(_read_versions)
         before = self._cached
         versions = {
             task: (shard.state, task_versions[task_of(task)])
@@ -435,9 +437,6 @@ class VideoRows:
             int(vector_id): self._row(int(row))
             for vector_id, row in zip(wanted[is_cached], rows, strict=True)
         }
-
-    def __iter__(self) -> Iterator[tuple[int, VideoRow]]:
-        return ((int(vector_id), self._row(row)) for row, vector_id in enumerate(self._ids))
 
     def _row(self, row: int) -> VideoRow:
         return VideoRow(*json.loads(self._buffer[self._ends[row] : self._ends[row + 1]]))

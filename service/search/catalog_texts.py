@@ -1,4 +1,4 @@
-"""Read the texts of videos that searches use from the catalog: captions, metadata, names, feedback and timed texts."""
+"""Read what searches use of videos from the catalog: captions, metadata, names, feedback, timed texts, moments."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 from cinestrata_schemas.uris import is_source_uri
 from index.arrays import Ids, batches
 from index.words.text_analysis import SEGMENTATION
+from index.words.video_columns import VideoFacts
 from index.words.word_forms import STEMMING, words_key
 from index.words.word_index import TextKind, VideoText
 from media.sources.media_source import file_name
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import Feedback, Passage, Video
+from service.catalog.tables import Feedback, Moment, Passage, Video
 from service.catalog.video_texts import SourcedCues
 
 # Version of all that decides which terms a video has: written with them, and to be changed with the texts below.
@@ -40,7 +41,17 @@ IDS_PER_QUERY = 500
 _NO_IDS = np.empty(0, np.int64)
 # Table columns, which are faster to read than objects; with the column of the vector ID.
 _VIDEOS, _PASSAGES, _FEEDBACK = Video.__table__.c, Passage.__table__.c, Feedback.__table__.c
-_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
+_MOMENTS = Moment.__table__.c
+_TEXTS = (
+    select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"], _VIDEOS.duration),
+    _VIDEOS.vector_id,
+)
+_SPANS = (
+    select(_MOMENTS.video_vector_id, _MOMENTS.start_seconds, _MOMENTS.end_seconds).order_by(
+        _MOMENTS.vector_id
+    ),
+    _MOMENTS.video_vector_id,
+)
 _CUES = (
     select(_PASSAGES.video_vector_id, _PASSAGES.source, _PASSAGES.cues).order_by(
         _PASSAGES.video_vector_id, _PASSAGES.number
@@ -60,15 +71,17 @@ def timed_text(passage: SourcedCues) -> VideoText:
 
 
 class ReadTexts(NamedTuple):
-    """Texts by vector ID, also for videos without any, and the passages of each video."""
+    """Texts by vector ID, also for videos without any, the passages of each video, and facts; None if it is deleted."""
 
     texts: dict[int, Sequence[VideoText]]
     passages: dict[int, list[SourcedCues]]
+    facts: dict[int, VideoFacts | None]
 
     @classmethod
     def none(cls, videos: Ids) -> ReadTexts:
         """Create a result in which the videos have no texts."""
-        return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
+        ids = videos.tolist()
+        return cls(dict.fromkeys(ids, ()), {video: [] for video in ids}, dict.fromkeys(ids))
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class RelevanceFeedback:
 
 
 def read_texts(videos: Ids) -> ReadTexts:
-    """Read the texts and transcripts of videos, given by ascending vector ID; raises Unavailable.
+    """Read the texts, transcripts and facts of videos, given by ascending vector ID; raises Unavailable.
 
     Damaged captions or metadata yield no texts, and neither does a deleted video.
     """
@@ -135,8 +148,12 @@ def read_texts(videos: Ids) -> ReadTexts:
     for batch in batches(videos, IDS_PER_QUERY):
         ids, texts = batch.tolist(), dict[int, list[VideoText]]()
         with session_scope() as session:
-            for video, uri, captions, metadata in _rows(session, _TEXTS, ids):
+            moments: dict[int, list[tuple[float, float]]] = {}
+            for video, start, end in _rows(session, _SPANS, ids):
+                moments.setdefault(video, []).append((start, end))
+            for video, uri, captions, metadata, duration in _rows(session, _TEXTS, ids):
                 texts[video] = texts_of(uri, captions, metadata)
+                read.facts[video] = VideoFacts(duration, metadata, moments.get(video, ()))
             for video, voted in read_feedback_texts(session, ids).items():
                 texts.get(video, []).extend(voted)
             for video, source, cues in _rows(session, _CUES, ids):

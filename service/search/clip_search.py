@@ -40,6 +40,7 @@ from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.search_request import SearchRequest, find_count_errors, parse_requests
 from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS
 from service.search.snapshots.search_snapshot import (
@@ -51,7 +52,7 @@ from service.search.snapshots.search_snapshot import (
 from service.search.snapshots.snapshot_loading import pinned_video_releases
 from service.search.text_search.answers import build_nearest
 from service.search.text_search.executor import resolve_tasks
-from service.search.video_filters import VideoMetadataCache, find_passing_videos
+from service.search.video_filters import find_passing_videos
 from service.search.video_search import CaptionIndex
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ _MIN_SPREAD = 1e-3  # lower bound on 1 - mean cosine, for shards of near-identic
 class ClipSearch:
     """Searches by uploaded clips, one decoded at a time; ``slots`` limits those that wait. Thread-safe."""
 
-    def __init__(self, settings: Settings, cache: VideoMetadataCache, caption_index: CaptionIndex) -> None:
+    def __init__(self, settings: Settings, cache: CatalogReadCache, caption_index: CaptionIndex) -> None:
         self.slots = BoundedSemaphore(MAX_CONCURRENT_CLIPS)
         self._settings = settings
         self._cache = cache
@@ -106,7 +107,7 @@ class ClipSearch:
         most = request_limits.MAX_RESULTS
         if captions is not None and (errors := find_count_errors(captions, "captions", "captions", most)):
             raise InvalidInput.of(errors)
-        tasks = resolve_tasks(snapshot, request, self._cache.read_cache)
+        tasks = resolve_tasks(snapshot, request, self._cache)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
             raise TooManyRequests(
@@ -250,8 +251,9 @@ class ClipSearch:
         self, snapshot: SearchSnapshot, request: SearchRequest, vectors: Mapping[str, Vectors]
     ) -> tuple[list[SearchResult], str]:
         """Search the shards; return the results and the best one's task, or the first searched task without results."""
-        states = {task: snapshot.shards[task].state for task in vectors}
-        passing = find_passing_videos(request.filter, states, self._cache, request.field_prefix)
+        passing = find_passing_videos(
+            request.filter, snapshot, list(vectors), self._cache, request.field_prefix
+        )
         k = request.query.k
         scans = [
             ShardScan(task, vector, k, among=passing[task], group=drop_moments)

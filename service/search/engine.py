@@ -48,7 +48,6 @@ from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.answers import answer_searches
 from service.search.text_search.executor import UnknownTask, execute
 from service.search.text_search.query_words import suggest_words
-from service.search.video_filters import VideoMetadataCache
 from service.search.video_search import CaptionIndex, TaskNotLoaded, caption_video, search_similar
 
 MAX_BATCH = 32  # searches; in larger batches, each waits longer for the others
@@ -227,12 +226,9 @@ class SearchEngine:
         )
         self.admission = AdmissionControl(request_limits.MAX_WAITING_TEXTS)
         self.read_cache = CatalogReadCache(self.catalog_reads, self.snapshots.changed_ids, words=words)
-        self.metadata_cache = VideoMetadataCache(
-            read_cache=self.read_cache, reads=self.catalog_reads, words=words
-        )
         self.caption_index = CaptionIndex()
-        self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
-        self.query_reports = QueryReports(self.settings, self.metadata_cache)
+        self.clips = ClipSearch(self.settings, self.read_cache, self.caption_index)
+        self.query_reports = QueryReports(self.settings, self.read_cache)
 
     def start(self) -> None:
         """Load the newest generation and start the background threads that follow the index."""
@@ -241,7 +237,7 @@ class SearchEngine:
         use_one_thread_per_search()
         set_torch_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
-        self.read_cache.start(self.snapshots.loaded, self.metadata_cache.preload)
+        self.read_cache.start(self.snapshots.loaded)
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
@@ -304,10 +300,10 @@ class SearchEngine:
         for release_id, numbers in by_release.items():
             group = [requests[number] for number in numbers]
             if release_id == current.release_id:
-                run = partial(execute, requests=group, cache=self.metadata_cache)
+                run = partial(execute, requests=group, cache=self.read_cache)
                 searches = self._with_loaded_tasks(run, current)
             else:
-                searches = execute(self.snapshots.of_release(release_id), group, self.metadata_cache)
+                searches = execute(self.snapshots.of_release(release_id), group, self.read_cache)
             responses |= zip(numbers, answer_searches(searches), strict=True)
         return [responses[number] for number in range(len(requests))]
 
@@ -320,7 +316,7 @@ class SearchEngine:
         """Answer concurrent requests for new lists. An invalid one does not affect the others."""
         snapshot = self.snapshots.current()
         try:
-            return answer_searches(execute(snapshot, requests, self.metadata_cache))
+            return answer_searches(execute(snapshot, requests, self.read_cache))
         except Exception as error:
             if len(requests) == 1:
                 return [error]
@@ -329,7 +325,7 @@ class SearchEngine:
     def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
         """Suggest words of the library; see :func:`service.search.text_search.query_words.suggest_words`."""
         self.read_cache.follow(required_edit())
-        return suggest_words(self.metadata_cache.words.texts.words, q, k)
+        return suggest_words(self.read_cache.words.texts.words, q, k)
 
     # -- explanations -------------------------------------------------------------------------------------------
 
@@ -343,7 +339,7 @@ class SearchEngine:
         """Break down a video's score; see :func:`service.search.explanations.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
-            lambda snapshot: explain_result(snapshot, self.metadata_cache, video_id, request)
+            lambda snapshot: explain_result(snapshot, self.read_cache, video_id, request)
         )
 
     # -- videos -------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from service.core.errors import Conflict, InvalidInput
 from service.core.settings import Settings
 from service.library.library_listing import media_urls
 from service.library.recall_matrix import newest_recall
-from service.search.catalog_read_cache import read_cues, read_rows
+from service.search.catalog_read_cache import CatalogReadCache, read_cues, read_rows
 from service.search.search_request import SearchRequest, parse_requests
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -55,7 +55,6 @@ from service.search.text_search.answers import (
     list_routing,
 )
 from service.search.text_search.executor import UnknownTask, execute
-from service.search.video_filters import VideoMetadataCache
 from service.search.video_search import load_stored_vector
 
 _SHOWN_RESULTS = 3
@@ -70,7 +69,7 @@ _SPLITS = ("test", "val", "fold", "appended", "train")
 
 
 def explain_result(
-    snapshot: SearchSnapshot, cache: VideoMetadataCache, video_id: str, request: SearchRequest
+    snapshot: SearchSnapshot, cache: CatalogReadCache, video_id: str, request: SearchRequest
 ) -> ResultExplanation:
     """Break down the score that a search gives a video, whether or not it is among the first k results.
 
@@ -189,9 +188,9 @@ class _Outcome(NamedTuple):
 class QueryReports:
     """Computes reports on domains' queries, and caches them per index generation. Thread-safe."""
 
-    def __init__(self, settings: Settings, cache: VideoMetadataCache) -> None:
+    def __init__(self, settings: Settings, cache: CatalogReadCache) -> None:
         self._settings = settings
-        self._metadata = cache
+        self._read_cache = cache
         self._reports: SingleFlightCache[str, QueryReport] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
     def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
@@ -232,7 +231,7 @@ class QueryReports:
         searches = [
             search
             for batch in batches(requests, _BATCH)
-            for search in execute(snapshot, batch, self._metadata, with_words=False)
+            for search in execute(snapshot, batch, self._read_cache, with_words=False)
         ]
         outcomes: list[_Outcome] = []
         for search, caption in zip(searches, sample.captions, strict=True):

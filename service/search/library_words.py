@@ -1,4 +1,4 @@
-"""Index the words of all searchable videos: in word files that all processes map, and in memory what changed since.
+"""Index words and metadata of all searchable videos: in files that all processes map, in memory what changed since.
 
 The index is computed from catalog rows alone, so a killed process or a restored backup cannot make it differ from them.
 A worker writes the words of the library to files (:mod:`index.words.word_files`) once it has published videos, and in
@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from index.arrays import Ids, Rows, batches, find_ids, moment_ids
+from index.arrays import Ids, Rows, batches, find_ids, first_moment_ids, moment_ids
 from index.errors import WordsUnreadable
+from index.words.video_columns import VideoColumns
 from index.words.word_evidence import CaptionStatistics
 from index.words.word_files import FileStamp, StoredWords, WordFiles
 from index.words.word_index import VideoText, WordIndex
@@ -60,8 +61,7 @@ _NONE = np.empty(0, np.int64)
 def replace_passages(index: WordIndex, passages: Mapping[int, Sequence[SourcedCues]]) -> WordIndex:
     """Replace the passages of videos in an index of passages, which use the IDs of moments."""
     videos = np.array(sorted(passages), np.int64)
-    starts = np.array([moment_ids(video, 1)[0] for video in videos.tolist()], np.int64)
-    ends = np.array([moment_ids(video + 1, 1)[0] for video in videos.tolist()], np.int64)
+    starts, ends = first_moment_ids(videos), first_moment_ids(videos + 1)
     texts: dict[int, list[VideoText]] = {passage: [] for passage in index.between(starts, ends).tolist()}
     for video, parts in passages.items():
         if parts:
@@ -77,6 +77,7 @@ class LibraryTexts(NamedTuple):
 
     words: WordIndex = WordIndex.empty()
     transcripts: WordIndex = WordIndex.empty()
+    columns: VideoColumns = VideoColumns()
     feedback: RelevanceFeedback = RelevanceFeedback()
     videos: Ids = _NONE  # int64, ascending; vector IDs of the videos
     edit: int | None = None  # the index has all edits up to this number; None before the first videos
@@ -87,13 +88,14 @@ class LibraryTexts(NamedTuple):
         return self.edit is None or edit <= self.edit or edit in self.later.values()
 
     def replace(self, read: ReadTexts) -> LibraryTexts:
-        """Replace the texts of videos. A text with negative feedback is not a text of its video."""
+        """Replace the texts and facts of videos. A text with negative feedback is not a text of its video."""
         indexed = (
             (video, [text for text in texts if text.votes >= 0]) for video, texts in read.texts.items()
         )
         return self._replace(
             words=self.words.replace(indexed),
             transcripts=replace_passages(self.transcripts, read.passages),
+            columns=self.columns.replace(read.facts.items()),
             feedback=self.feedback.replace(read.texts),
         )
 
@@ -191,7 +193,9 @@ class LibraryWords:
             log.warning("words_not_mapped", error=str(error))
             return None
         feedback = RelevanceFeedback.from_json(stored.feedback)
-        state = LibraryTexts(stored.words, stored.transcripts, feedback, stored.videos, stored.edit)
+        state = LibraryTexts(
+            stored.words, stored.transcripts, stored.columns, feedback, stored.videos, stored.edit
+        )
         with self._replacement:
             stored.words.captioned_version = self.texts.words.captioned_version + 1
             edited = read_edited_videos(stored.edit)
@@ -222,12 +226,16 @@ class LibraryWords:
             self.retain(videos)
             self.follow_edits()
             if compact:
-                compacted = [index.compacted() for index in (self.texts.words, self.texts.transcripts)]
-                self.texts = self.texts._replace(words=compacted[0], transcripts=compacted[1])
-            words, transcripts, feedback, indexed, edit, _ = self.texts
-            is_new = stored is None or any(map(operator.is_not, self.texts[:4], stored[:4]))
+                texts = self.texts
+                self.texts = texts._replace(
+                    words=texts.words.compacted(),
+                    transcripts=texts.transcripts.compacted(),
+                    columns=texts.columns.compacted(),
+                )
+            words, transcripts, columns, feedback, indexed, edit, _ = self.texts
+            is_new = stored is None or any(map(operator.is_not, self.texts[:5], stored[:5]))
             if is_new and edit is not None:
-                self._files.write(StoredWords(words, transcripts, indexed, feedback.to_json(), edit))
+                self._files.write(StoredWords(words, transcripts, columns, indexed, feedback.to_json(), edit))
 
     def verify(self) -> None:
         """Compare a new generation of the files with its checksums; if it is damaged, read the words again."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from cinestrata_schemas.search import SearchQuery
 from index.words.text_analysis import split_words
+from index.words.video_columns import TypedValue
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
@@ -22,7 +23,6 @@ from service.core.text_rules import UNSTORABLE
 
 Routes = Literal["auto", "all"] | int
 MetadataValue = str | int | float | bool
-TypedValue = tuple[bool, MetadataValue]  # with whether it is a bool, so that 1 and true differ
 
 _MAX_ERRORS = 20
 _MAX_MOMENTS = 100  # per video

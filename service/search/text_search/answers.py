@@ -27,7 +27,6 @@ from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.video_texts import SourcedCues
 from service.core import request_limits
-from service.core.errors import Unavailable
 from service.library.library_listing import media_urls
 from service.search.catalog_read_cache import VideoRow, read_rows
 from service.search.search_request import Cursor
@@ -44,7 +43,7 @@ _SPEAKS_AGAINST = -4.0  # log-odds; captions that deny the query this strongly o
 
 def answer_searches(searches: Sequence[TextSearch]) -> list[SearchResponse]:
     """Answer one or more completed searches of one snapshot, with at most one read of videos for all."""
-    snapshot, read_cache = searches[0].snapshot, searches[0].cache.read_cache
+    snapshot, read_cache = searches[0].snapshot, searches[0].cache
     for search in searches:
         hits, query = search.planner.hits, search.request.query
         compute_confidence(search, hits)
@@ -250,15 +249,11 @@ def find_best_moments(
     """
     snapshot, moments_by_video = search.snapshot, dict[int, list[MomentMatch]]()
     for task in dict.fromkeys(hit.task for hit in hits if hit.task in search.query_vectors):
-        try:
-            moments = search.cache.moments(task, snapshot.shards[task].state)
-        except Unavailable:  # the videos are found without their moments
+        of_task = np.array([hit.id for hit in hits if hit.task == task], np.int64)
+        ids, times = search.cache.words.texts.columns.moments_of(of_task)
+        if not len(ids):
             continue
-        rows = moments.rows_of(np.array([hit.id for hit in hits if hit.task == task], np.int64))
-        spans = {int(moments.ids[row]): moments.spans[row].tolist() for row in rows}
-        if not spans:
-            continue
-        ids = moments.ids[rows]
+        spans = dict(zip(ids.tolist(), times.tolist(), strict=True))
         (scanned,) = snapshot.scan([ShardScan(task, search.query_vectors[task], len(ids), ids, group=None)])
         videos = video_ids_of(scanned.ids)
         scores = snapshot.lineages[task].visual_score.log_odds(scanned.scores) + np.float32(

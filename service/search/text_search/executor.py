@@ -36,7 +36,7 @@ from service.search.snapshots.search_snapshot import (
 )
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner, TaskValues
 from service.search.text_search.query_words import QueryWords
-from service.search.video_filters import VideoMetadataCache, find_passing_videos
+from service.search.video_filters import find_passing_videos
 
 MAX_VECTORS_PER_BATCH = 8192  # limits memory, whatever the number of queries and tasks
 _FEW_VECTORS = 256  # one scan finds all of them as fast as several find the best
@@ -59,7 +59,7 @@ class TextSearch:
 
     snapshot: SearchSnapshot
     request: SearchRequest
-    cache: VideoMetadataCache
+    cache: CatalogReadCache
     as_of: datetime | None  # when edits were last read, if that is longer ago than usual
     mode: QueryMode
     # Those of the searched lineages that have one for the query mode.
@@ -98,7 +98,7 @@ class TextSearch:
 def execute(
     snapshot: SearchSnapshot,
     requests: Sequence[SearchRequest],
-    cache: VideoMetadataCache,
+    cache: CatalogReadCache,
     *,
     with_words: bool = True,
 ) -> list[TextSearch]:
@@ -157,7 +157,7 @@ def execute(
 def start_searches(
     snapshot: SearchSnapshot,
     requests: Sequence[SearchRequest],
-    cache: VideoMetadataCache,
+    cache: CatalogReadCache,
     *,
     with_words: bool,
 ) -> list[TextSearch]:
@@ -167,7 +167,7 @@ def start_searches(
     def get_scope(tasks: tuple[str, ...]) -> SearchScope:
         return snapshot.default_scope if tasks is snapshot.nonempty_tasks else snapshot.scope(tasks)
 
-    scopes = [get_scope(resolve_tasks(snapshot, request, cache.read_cache)) for request in requests]
+    scopes = [get_scope(resolve_tasks(snapshot, request, cache)) for request in requests]
     if len(snapshot.distinct_lineages) > 1:
         scopes = [get_scope(tasks) for tasks in _leave_out_unopened(snapshot, requests, scopes)]
     modes = [_resolve_mode(snapshot, request, scope) for request, scope in zip(requests, scopes, strict=True)]
@@ -176,15 +176,15 @@ def start_searches(
     def find_allowed_ids(
         video_filter: VideoFilter, searched: tuple[str, ...], field_prefix: str
     ) -> dict[str, Ids | None]:
-        states = {task: snapshot.shards[task].state for task in searched}
+        passing = find_passing_videos(video_filter, snapshot, searched, cache, field_prefix)
         return {
             task: None if ids is None else _with_moments(snapshot, cache, task, ids)
-            for task, ids in find_passing_videos(video_filter, states, cache, field_prefix).items()
+            for task, ids in passing.items()
         }
 
     start = time.perf_counter()
     if with_words:
-        as_of = cache.read_cache.follow()
+        as_of = cache.follow()
         texts = cache.words.texts
         captions = cache.words.captions_of(snapshot.video_tasks, texts.words)
     else:
@@ -400,11 +400,6 @@ def _narrow(search: TextSearch, task: str, allowed: Ids | None, videos: Ids) -> 
     return ids if allowed is None else np.intersect1d(ids, allowed)
 
 
-def _with_moments(snapshot: SearchSnapshot, cache: VideoMetadataCache, task: str, ids: Ids) -> Ids:
+def _with_moments(snapshot: SearchSnapshot, cache: CatalogReadCache, task: str, ids: Ids) -> Ids:
     """Add the moments to a task's video IDs."""
-    if not snapshot.shards[task].has_moments:
-        return ids
-    try:
-        return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
-    except Unavailable:  # whole videos are still found without the catalog
-        return ids
+    return cache.words.texts.columns.with_moments(ids) if snapshot.shards[task].has_moments else ids

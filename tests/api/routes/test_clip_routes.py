@@ -336,7 +336,7 @@ def test_domain_with_missing_encoder_is_reported_as_degraded(
     folder = configured.index_dir / "releases" / broken
     # Without the cached video encoders.
     monkeypatch.setattr(
-        service, "clips", ClipSearch(service.settings, service.metadata_cache, service.caption_index)
+        service, "clips", ClipSearch(service.settings, service.read_cache, service.caption_index)
     )
     weights = (folder / "weights.safetensors").read_bytes()
     (folder / "weights.safetensors").write_bytes(weights[:-1])

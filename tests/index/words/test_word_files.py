@@ -18,6 +18,7 @@ from index.files.durable_files import replace_text
 from index.shard_store import ShardStore
 from index.words.text_analysis import parse_query
 from index.words.unit_matching import LiveSegment
+from index.words.video_columns import VideoColumns, VideoFacts
 from index.words.word_files import StoredWords, WordFiles
 from index.words.word_index import VideoText, WordIndex
 from index.words.word_segment import WordSegment
@@ -29,7 +30,9 @@ ANALYSIS = "test/1"
 
 def stored(words: WordIndex, transcripts: WordIndex | None = None, edit: int = 7) -> StoredWords:
     videos = np.arange(words.videos, dtype=np.int64)
-    return StoredWords(words, transcripts or WordIndex.empty(), videos, [[1, "key", "text", -2]], edit)
+    columns = VideoColumns().replace([(1, VideoFacts(2.5, {"place": ["pond", "sea"]}, [(0.0, 1.5)]))])
+    feedback = [[1, "key", "text", -2]]
+    return StoredWords(words, transcripts or WordIndex.empty(), columns, videos, feedback, edit)
 
 
 def written(root: Path, *indices: WordIndex) -> WordFiles:
@@ -76,10 +79,16 @@ def test_generation_keeps_unchanged_segments_and_replaced_documents(tmp_path: Pa
     assert sorted(hits(read.words, "heron")) == [-5, video]
     assert hits(read.words, "w1") == hits(after, "w1")
     assert [len(live) for live in read.words.segments] == [len(live) for live in after.segments]
+    (column,) = (live.segment for live in read.columns.segments)
+    assert column.durations.tolist() == [2.5]
+    assert column.spans.tolist() == [[0.0, 1.5]]
+    assert read.columns.count_values(np.array([1]), "place") == (1, {(False, "pond"): 1, (False, "sea"): 1})
     again = files.read().words
     assert all(one is other for one, other in zip(segments(read.words), segments(again), strict=True))
     assert not read.words.segments[0].segment.documents.flags.writeable
-    assert len([*(tmp_path / "words").iterdir()]) == 4, "one large segment, one small, and two states"
+    assert len([*(tmp_path / "words").iterdir()]) == 5, (
+        "a large segment, a small one, one of columns, and two states"
+    )
 
 
 def test_folders_that_no_generation_names_are_removed_an_hour_later(tmp_path: Path) -> None:
@@ -88,7 +97,7 @@ def test_folders_that_no_generation_names_are_removed_an_hour_later(tmp_path: Pa
     replace_text(store.manifest_path, store.manifest().dumps())
     mapped = files.read().words
     store.collect_garbage()
-    assert len([*(tmp_path / "words").iterdir()]) == 3, "processes may be about to map them"
+    assert len([*(tmp_path / "words").iterdir()]) == 4, "processes may be about to map them"
     age(*store.folders())
     store.collect_garbage()
     assert {path.name for path in (tmp_path / "words").iterdir()} == store.word_folders()

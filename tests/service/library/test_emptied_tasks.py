@@ -77,7 +77,7 @@ def _ids(answer: SearchResponse) -> list[str]:
 def _visual_hits(server: SearchEngine, text: str, **parameters: Any) -> list[tuple[int, float]]:
     """Search without words: the weight of a word depends on all captions of the library."""
     requests = parse_requests([SearchQuery(q=text, k=50, **parameters)], server.settings)
-    (search,) = execute(server.snapshots.current(), requests, server.metadata_cache, with_words=False)
+    (search,) = execute(server.snapshots.current(), requests, server.read_cache, with_words=False)
     return [(hit.id, hit.score) for hit in search.planner.hits]
 
 

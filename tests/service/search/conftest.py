@@ -19,7 +19,10 @@ torch.set_num_threads(1)
 @pytest.fixture
 def no_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """No text of a video contains a word: searches rank by what videos look like."""
-    without_words = property(lambda _: LibraryTexts(), lambda *_: None)
+    without_words = property(
+        lambda words: LibraryTexts(columns=vars(words)["texts"].columns),
+        lambda words, texts: vars(words).update(texts=texts),
+    )
     monkeypatch.setattr(LibraryWords, "texts", without_words, raising=False)
 
 

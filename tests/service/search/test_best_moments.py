@@ -26,7 +26,6 @@ from service.search.snapshots.search_snapshot import (
     nearest_videos,
     search_in_parallel,
 )
-from service.search.video_filters import MomentSpans, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, Served
 
 # -- grouping, compared with a loop -------------------------------------------------------------------------
@@ -82,20 +81,6 @@ def test_nearest_videos_equal_those_of_all_hits(
             assert actual.scores.dtype == np.float32
     assert max(depths) <= 4 * max(4 * k, len(everything.ids)), "the depth is bounded by the size of the shard"
     assert depths[4 * k] == list(range(len(rankings))), "all queries share the first fetch"
-
-
-@given(
-    st.dictionaries(st.integers(0, 40), st.integers(0, 5), max_size=10),
-    st.lists(st.integers(0, 45), unique=True),
-)
-def test_moment_spans_finds_the_rows_of_videos(counts: dict[int, int], selected: list[int]) -> None:
-    ids = [i for video, count in sorted(counts.items()) for i in moment_ids(video, count).tolist()]
-    moments = MomentSpans([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
-    videos = np.array(selected, np.int64)
-    expected = [n for video in selected for n, i in enumerate(ids) if video_ids_of(np.array([i]))[0] == video]
-    assert moments.rows_of(videos).tolist() == expected
-    assert moments.with_moments(videos).tolist() == [*selected, *(ids[n] for n in expected)]
-    assert moments.spans.shape == (len(ids), 2)
 
 
 # -- a library with long videos -----------------------------------------------------------------------------
@@ -250,20 +235,12 @@ def test_shards_without_moments_have_no_additional_cost(
         depths.setdefault(self.entry.task, []).append(k)
         return original(self, queries, k, *rest)
 
-    moment_reads: list[str] = []
-    moments = VideoMetadataCache.moments
     monkeypatch.setattr(FaissShard, "search_many", search_many)
-    monkeypatch.setattr(
-        VideoMetadataCache,
-        "moments",
-        lambda self, task, shard: moment_reads.append(task) or moments(self, task, shard),
-    )
     for text in ("a ferry", "a boat"):
         service.search(text, k=2, routes="all", where={"number": {"max": 9}}, task=["sea"])
-    assert (depths, moment_reads) == ({"tsk_sea": [3, 3]}, [])
+    assert depths == {"tsk_sea": [3, 3]}
     service.search("a ferry", k=2, routes="all")
     assert depths["tsk_sea"] == [3] * 3, "also in a search of shards with moments"
-    assert set(moment_reads) <= {"tsk_birds", "tsk_cars"}
 
 
 def test_filter_includes_the_moments_of_passing_videos(shared: Served) -> None:

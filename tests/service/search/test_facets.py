@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from cinestrata_schemas.search import Facet
-from service.core.errors import Unavailable
 from service.search.engine import SearchEngine
 from service.search.video_filters import FACET_FIELDS, FACET_VALUES, count_facets
 from tests.service.search.caption_library import BIRDS, Library, Served
@@ -46,7 +45,7 @@ def service(shared: Served) -> SearchEngine:
 
 
 def _facets(service: SearchEngine, ids: list[int]) -> list[Facet]:
-    return count_facets(service.metadata_cache, service.snapshots.current(), np.array(ids, np.int64))
+    return count_facets(service.read_cache, service.snapshots.current(), np.array(ids, np.int64))
 
 
 def _values(facets: list[Facet]) -> dict[str, list[tuple[Any, int]]]:
@@ -103,13 +102,3 @@ def test_one_video_has_all_its_short_values_and_none_has_no_facet(service: Searc
     assert values["where.place"] == [("pond", 1)]
     assert "where.text" not in values
     assert _facets(service, []) == _facets(service, [12345]) == []
-
-
-def test_domains_are_counted_without_the_catalog(
-    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: object) -> None:
-        raise Unavailable("no")
-
-    monkeypatch.setattr(service.metadata_cache, "current_metadata", fail)
-    assert _values(_facets(service, _ids(service, "birds"))) == {"task": [("birds", 12)]}

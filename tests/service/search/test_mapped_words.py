@@ -18,6 +18,7 @@ from index.arrays import Ids
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import number_edits
 from service.catalog.tables import EditCounter, Video
+from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library.deletion import compact, delete_videos
 from service.library.video_changes import edit_video, give_feedback
@@ -218,14 +219,16 @@ def test_searches_rank_by_the_visual_score_until_the_words_are_read(
     response, readiness = served.search(BIRDS[0]), served.snapshots.readiness()
     assert response.results[0].words == []
     assert "visual score alone" in response.degraded["words"]
+    with pytest.raises(Unavailable, match="A filter needs the videos' metadata"):
+        served.search(BIRDS[0], min_duration=1)
     assert readiness.ready
     assert readiness.degraded["words"] == readiness.checks["words"] == response.degraded["words"]
     may_read.set()
-    words = served.metadata_cache.words
+    words = served.read_cache.words
     _wait(lambda: words.problem is None)
     assert served.search(BIRDS[0]).degraded == served.snapshots.readiness().degraded == {}
     assert served.search(BIRDS[0]).matching == 1
-    assert len(library.store.word_folders()) == 2
+    assert len(library.store.word_folders()) == 3
     assert not words.texts.words.segments[0].segment.rows.flags.writeable, "the files are mapped"
 
 
@@ -234,7 +237,7 @@ def test_damage_in_mapped_files_is_repaired_while_searches_go_on(
 ) -> None:
     write_words()
     assert served.snapshots.refresh()
-    words = served.metadata_cache.words
+    words = served.read_cache.words
     with word_files(library.settings).lock():  # while another process writes, so that this one waits
         _damage(library.settings)
         _in_thread(LibraryWords.verify, words)

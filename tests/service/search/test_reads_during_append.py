@@ -26,7 +26,6 @@ from service.search.catalog_read_cache import CatalogReadCache
 from service.search.engine import SearchEngine
 from service.search.library_words import LibraryWords
 from service.search.snapshots.appended_captions import appended_profiles
-from service.search.video_filters import VideoMetadataCache
 from tests.service.search.caption_library import Library
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values
@@ -96,7 +95,8 @@ def _cached_captions(shard: SearchableShard) -> list[str]:
         assert read_cache.update(cast(Any, SimpleNamespace(shards={"tsk_0": shard})))
     finally:
         reads.close()
-    return [caption for _, row in read_cache.videos("tsk_0")[1] for caption in row.captions]
+    cached = cast(Any, read_cache._cached)
+    return [caption for row in cached.videos["tsk_0"].find(shard.ids).values() for caption in row.captions]
 
 
 def _indexed_words(shard: SearchableShard) -> list[str]:
@@ -132,19 +132,17 @@ def test_caches_of_a_shard_contain_an_append_whose_catalog_follows(domain: Searc
     taxi = int(domain.ids[-1])
     with session_scope(write=True) as session:
         replace_moments(session, f"tsk_{APPENDS}", {taxi: [(0.0, 5.0), (5.0, 10.0)]})
-    reads = CatalogReads()
-    cache = VideoMetadataCache(reads=reads)
+    words = LibraryWords()
+    words.prepare(domain.ids)
 
-    def cached() -> tuple[list[int], int]:
-        metadata = cache.current_metadata({"tsk_0": domain.state})["tsk_0"]
-        return metadata.ids.tolist(), len(cache.moments("tsk_0", domain.state).ids)
+    def columns() -> tuple[list[int], int]:
+        (live,) = words.texts.columns.segments
+        return live.segment.ids.tolist(), len(words.texts.columns.moments_of(domain.ids)[0])
 
-    try:
-        before = cached()
-        _publish_last_append()
-        assert cached() == before == (domain.ids.tolist(), 2)
-    finally:
-        reads.close()
+    assert columns() == (domain.ids.tolist(), 2)
+    _publish_last_append()
+    words.follow_edits()
+    assert columns() == (domain.ids.tolist(), 2)
 
 
 def test_captions_of_a_shard_are_those_of_its_videos(domain: SearchableShard) -> None:

@@ -6,7 +6,6 @@ import random
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
@@ -14,7 +13,6 @@ from models.backbones.backbone import Backbone
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.video_filters import MetadataColumn, VideoMetadata, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, Library, Served
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -217,35 +215,6 @@ def test_filter_without_metadata_in_the_library_is_refused(configured: Settings,
     service.snapshots.refresh()
     with pytest.raises(InvalidInput, match="The videos have no metadata"):
         service.search("x", where={"place": "pond"})
-
-
-def test_column_compares_exactly() -> None:
-    large = 2**62
-    column = MetadataColumn(
-        [(0, large), (1, large + 1), (2, float(large)), (3, -1), (4, True), (5, ["a", "a", "b"])]
-    )
-    assert column.rows_equal_to(large).tolist() == [0, 2]
-    assert column.rows_equal_to(large + 1).tolist() == [1]
-    assert column.rows_equal_to(1).tolist() == []
-    assert column.rows_equal_to(True).tolist() == [4]
-    assert column.rows_equal_to("a").tolist() == [5]
-    assert sorted(column.numbers.rows_between(large + 1, None)) == [1]
-    assert sorted(column.numbers.rows_between(None, 0.5)) == [3]
-    assert sorted(column.numbers.rows_between(-1, large)) == [0, 2, 3]
-    assert VideoMetadata([(7, None, {"x": {"y": 1}, "z": None, "w": []})]).fields == {}
-
-
-def test_metadata_cache_is_bounded(service: SearchEngine) -> None:
-    names, reader = ("birds", "cars", "sea"), VideoMetadataCache()
-    most = max(reader.metadata(f"tsk_{name}", name).nbytes for name in names)
-    cache = VideoMetadataCache(max_bytes=int(2.5 * most))
-    for name in ("birds", "cars", "birds", "sea"):
-        assert np.array_equal(np.diff(cache.metadata(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
-    cached = [name for name in names if f"tsk_{name}" in cache.metadata_by_task]
-    assert cached == ["birds", "sea"], "the least recently used task is evicted"
-    before = cache.metadata("tsk_sea", "sea")
-    assert cache.metadata("tsk_sea", "sea without a video") is not before
-    assert len(cache.metadata_by_task) == 2, "a previous version of a shard is not cached"
 
 
 @pytest.mark.parametrize("where", [None, {"live": True}], ids=str)

@@ -245,7 +245,7 @@ def test_list_with_videos_without_captions_is_that_of_all_scores(
 
 def _check_list(served: SearchEngine, query: SearchQuery) -> None:
     snapshot = served.snapshots.current()
-    (search,) = execute(snapshot, parse_requests([query], served.settings), served.metadata_cache)
+    (search,) = execute(snapshot, parse_requests([query], served.settings), served.read_cache)
     expected: list[tuple[float, int]] = []
     for task, shard in snapshot.shards.items():
         allowed_ids = search.allowed_ids or dict.fromkeys(snapshot.shards)

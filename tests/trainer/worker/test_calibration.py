@@ -15,16 +15,16 @@ from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from models.releases.release_state import MEASURED, MeasuredFold, caption_digest
 from models.routing.confidence_model import ConfidenceModel
-from service.catalog.database import session_scope
+from service.catalog.database import CatalogReads, session_scope
 from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
 from service.library.recall_matrix import read_recall_matrix
 from service.search import explanations
+from service.search.catalog_read_cache import CatalogReadCache
 from service.search.explanations import QueryReports
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot, with_current_confidence
-from service.search.video_filters import VideoMetadataCache
 from service.tasks.lifecycle import AppendPublication
 from tests.trainer.worker.library_state import (
     call_before,
@@ -296,7 +296,7 @@ def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
     fold = newest_fold()
 
     def report() -> QueryReport:
-        return QueryReports(settings(), VideoMetadataCache()).report(snapshot, task, 9)
+        return QueryReports(settings(), CatalogReadCache(CatalogReads())).report(snapshot, task, 9)
 
     assert (report().split, report().held_out, report().queries) == ("fold", False, 2)
     far = replace(fold, queries=np.zeros_like(fold.queries))

@@ -29,6 +29,7 @@ from models.errors import BackboneUnavailable, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.confidence_model import ConfidenceModel, VisualScore
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import number_edits
 from service.catalog.tables import Video
 from service.core.errors import Gone, Unavailable
 from service.core.settings import Settings
@@ -363,8 +364,10 @@ def test_partly_upgraded_domain_is_searched_as_one(
     service.snapshots.refresh()
     before = {text: _search(service, text, routes="all") for text in TEXTS}
     with session_scope(write=True) as session:
-        for number, video in enumerate(session.scalars(select(Video).where(Video.task_id == "tsk_birds"))):
+        videos = session.scalars(select(Video).where(Video.task_id == "tsk_birds")).all()
+        for number, video in enumerate(videos):
             video.extra, video.duration = {"shore": f"{number // 2}"}, 1.0 + number
+        number_edits(session, [video.vector_id for video in videos])
     _upgrade_birds(second, 1)
     assert service.snapshots.refresh()
     snapshot = service.snapshots.current()

@@ -228,7 +228,7 @@ def test_words_follow_the_snapshots(library: Library, service: SearchEngine) -> 
         return words.current().lookup(parse_query(text)).videos.tolist()
 
     assert service.snapshots.refresh()
-    words = service.metadata_cache.words
+    words = service.read_cache.words
     assert len(matching("heron")) == 1
     assert matching("whale") == []
     library.add_task("sea", SEA, moments={1: SEA})
