@@ -225,7 +225,9 @@ class LibraryChecker:
         from pymilvus import MilvusClient
 
         collection, _, partition = entry["place"].removeprefix("milvus:").partition("/")
-        client = MilvusClient(self._milvus)
+        # A shared connection sends pings more often than the server permits, and is then refused.
+        options = {"grpc.keepalive_time_ms": 300_000}
+        client = MilvusClient(self._milvus, dedicated=True, grpc_options=options)
         client.load_collection(collection)
         where = {"filter": f"shard == {int(entry['id'][:15], 16)}", "partition_names": [partition]}
         rows = client.query(collection, output_fields=["id", "vector"], consistency_level="Strong", **where)
