@@ -70,8 +70,7 @@ class BruteForceShard(SearchableShard):
     def search(
         self, query: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
     ) -> Hits:
-        if k < 1 or query.shape != (self.dim,) or not np.isfinite(query).all():
-            raise ValueError("invalid query")
+        self._valid_queries(query[None], k)
         candidates = set(self._rows) - {int(id) for id in exclude}
         if include is not None:
             candidates &= {int(id) for id in include}

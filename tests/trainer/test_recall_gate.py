@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,14 +20,10 @@ from index.scanning.ann_index import AnnIndex
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 from index.store_options import ANN_KINDS, AnnPolicy
-from models.backbones.backbone import Backbone
-from service.catalog.database import session_scope
-from service.catalog.tables import Task, Video
 from service.search.engine import SearchEngine
 from service.storage import index_manifest
-from service.storage.index_manifest import library_store
 from service.tasks.probing_completion import SplitCandidate, assign_splits
-from tests.service.search.caption_library import settled
+from tests.service.search import caption_library
 from tests.trainer.methods.method_driver import create_method, reserved_backbone, write_task
 from trainer.methods import Method
 from trainer.published_library import Library
@@ -35,183 +33,121 @@ from trainer.task_pipeline import WrittenRelease, index_task
 from trainer.training_loop import learn_task
 
 VIDEOS = 1040  # a fifth of the half with captions is enough for the gate
-SUBJECTS = ("circle", "square", "star", "ring", "arrow", "cross", "spiral")
-MOTIONS = ("moves left", "vanishes", "spins", "bounces", "fades in")
 
 
-class Gated(NamedTuple):
-    """A domain that was learned with a lower limit of exact searches."""
-
-    method: Method
-    task: TaskData
-    store: ShardStore
-    written: WrittenRelease
-
-
-def learn(folder: Path, task: TaskData, method: Method, exact_rows: int) -> Gated:
-    store = ShardStore(folder, policy=AnnPolicy(exact_rows=exact_rows))
-    library, no_captions = Library(store), LibraryCaptions({}, {}, {})
+def learn(store: ShardStore, task: TaskData, method: Method) -> WrittenRelease:
+    library, none = Library(store), LibraryCaptions({}, {}, {})
     learn_task(method, task)
-    written = index_task(
-        method,
-        library,
-        task,
-        calibrate=lambda encoder, state, vectors: calibrate_release(
-            method, task, encoder, library, state, vectors, no_captions, report_alive=lambda: None
-        ),
-    )
-    return Gated(method, task, store, written)
+
+    def calibrate(encoder: Any, *state: Any) -> Any:
+        return calibrate_release(method, task, encoder, library, *state, none, report_alive=lambda: None)
+
+    return index_task(method, library, task, calibrate=calibrate)
 
 
 @pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return reserved_backbone()
-
-
-@pytest.fixture(scope="module")
-def half_captioned(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[Any]:
-    """A library with one domain, half of whose videos have no captions, and its search engine; two are deleted."""
-    folder = tmp_path_factory.mktemp("half")
-    captions = [
-        [f"clip {n} shows a {SUBJECTS[n % 7]} that {MOTIONS[n % 5]}"] if n % 2 else [] for n in range(VIDEOS)
-    ]
+def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A served domain, half of whose videos have no captions; two are deleted."""
+    folder, backbone = tmp_path_factory.mktemp("half"), reserved_backbone()
+    captions = [[f"clip {n} shows shape {n % 7}, spinning"] if n % 2 else [] for n in range(VIDEOS)]
     candidates = [SplitCandidate(n, f"{n:05}", bool(texts), None) for n, texts in enumerate(captions, 1)]
     splits, _ = assign_splits(candidates, 0.2, is_folded=True)
-    task = write_task(folder, "half", captions, first_id=1)
-    task = replace(task, clips=tuple(replace(clip, split=splits[clip.vector_id]) for clip in task.clips))
-    with settled(folder / "data", backbone) as configured:
-        gated = learn(configured.index_dir, task, create_method("analytic", backbone), exact_rows=VIDEOS - 1)
-        gated.store.publish(release=gated.written.release, shards=[gated.written.shard])
-        with session_scope(write=True) as session:
-            fields = {"position": 1, "learned_order": 1, "method": "analytic", "state": "ready"}
-            session.add(Task(id="half", name="half", created_at=datetime.now(UTC), **fields))
-            session.flush()
-            session.add_all(
-                Video(
-                    vector_id=clip.vector_id,
-                    id=clip.id,
-                    task_id="half",
-                    uri=f"{clip.id}.mp4",
-                    captions=list(clip.captions),
-                    status="accepted",
-                )
-                for clip in task.clips
-            )
-        gated.store.delete([1, 2])
+    clips = write_task(folder, "half", captions, first_id=1).clips
+    task = TaskData("tsk_half", "half", tuple(replace(c, split=splits[c.vector_id]) for c in clips))
+    with caption_library.settled(folder / "data", backbone) as configured:
+        store = ShardStore(configured.index_dir, policy=AnnPolicy(exact_rows=VIDEOS - 1))
+        method = create_method("analytic", backbone)
+        written = learn(store, task, method)
+        store.publish(release=written.release, shards=[written.shard])
+        store.delete([1, 2])
+        facts = [{"captions": list(clip.captions)} for clip in clips]
+        rows = caption_library.Library(configured, backbone, "zero_shot")
+        rows._catalogue("half", [""] * VIDEOS, datetime.now(UTC), facts)
         engine = SearchEngine(configured)
         assert engine.snapshots.refresh()
-        yield gated, engine
+        yield SimpleNamespace(store=store, task=task, method=method, written=written, engine=engine)
 
 
-def test_gate_takes_cross_fitted_captions(half_captioned: tuple[Gated, SearchEngine]) -> None:
+def _require_measured_by_fold(half: Any, store: ShardStore, segment: Any) -> None:
+    assert segment.structure.kind in ANN_KINDS
+    assert segment.structure.recall >= 0.99
+    queries = np.load(store.shard_folder(segment.id) / QUERIES)
+    assert len(queries) == sum(clip.split == "fold" for clip in half.task.clips) == 104
+    np.testing.assert_array_equal(queries, half.written.state.fold.queries.astype(np.float32))
+
+
+def test_gate_takes_cross_fitted_captions(half: Any) -> None:
     """The release has learned all captions; the solution without the fold encodes those of the fold otherwise."""
-    method, task, store, written = half_captioned[0]
-    structure, fold = written.shard.structure, written.state.fold
-    assert structure is not None
-    assert structure.kind in ANN_KINDS
-    assert structure.recall >= 0.99
-    queries = np.load(store.shard_folder(written.shard.id) / QUERIES)
-    assert fold is not None
-    assert len(queries) == structure.queries == sum(clip.split == "fold" for clip in task.clips) == 104
-    np.testing.assert_array_equal(queries, fold.queries.astype(np.float32))
-    texts = task.training_captions
-    learned = method.query_encoder().encode(texts, [task.task_id])[:, 0]
-    distances = np.linalg.norm(queries[:, None] - learned, axis=2)
-    assert distances.min() > 0.01
+    _require_measured_by_fold(half, half.store, half.written.shard)
+    learned = half.method.query_encoder().encode(half.task.training_captions, [half.task.task_id])[:, 0]
+    assert (half.written.state.fold.queries @ learned.T).max() < 0.9999
 
 
 @pytest.mark.parametrize("k", [10, 24])  # 24 are a page of the dashboard
-@pytest.mark.parametrize("q", ["unrelated words", "a spiral", "a ring fades in"])
-def test_search_of_half_captioned_domain_scans_its_structure_once(
-    half_captioned: tuple[Gated, SearchEngine], monkeypatch: pytest.MonkeyPatch, q: str, k: int
+@pytest.mark.parametrize(("q", "structures"), [("unrelated words", 1), ("shape 3", 2)])
+def test_search_scans_structure_of_half_captioned_domain_once(
+    half: Any, q: str, structures: int, k: int
 ) -> None:
-    """Other scans only read videos whose captions have words of the query."""
-    calls: list[str] = []
-    search_many, search_structure = FaissShard.search_many, AnnIndex.search
-
-    def scan(self: FaissShard, queries: Any, k: int, exclude: Any, include: np.ndarray | None) -> Any:
-        calls.append("all videos" if include is None else "videos with words")
-        if include is not None:
-            assert all(half_captioned[0].task.clips[video - 1].captions for video in include.tolist())
-        return search_many(self, queries, k, exclude, include)
-
-    def use_structure(self: AnnIndex, query: np.ndarray, parameter: int) -> Any:
-        calls.append("structure")
-        return search_structure(self, query, parameter)
-
-    monkeypatch.setattr(FaissShard, "search_many", scan)
-    monkeypatch.setattr(AnnIndex, "search", use_structure)
-    assert len(half_captioned[1].search(q, k=k).results) == k
-    assert calls[:2] == ["all videos", "structure"]
-    assert calls.count("all videos") == 1
+    """Once more for the videos whose captions have the word "shape", and in no other scan of all videos."""
+    with (
+        patch.object(FaissShard, "search_many", autospec=True, side_effect=FaissShard.search_many) as scan,
+        patch.object(AnnIndex, "search", autospec=True, side_effect=AnnIndex.search) as search_structure,
+    ):
+        assert len(half.engine.search(q, k=k).results) == k
+    scans_of_all = [call for call in scan.call_args_list if call.args[4] is None]
+    assert (len(scans_of_all), search_structure.call_count) == (1, structures)
 
 
-@pytest.mark.parametrize("fold", ["intact", "damaged", "none"])
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["intact", "damaged"])
 def test_grown_domain_is_measured_with_the_fold_of_its_release(
-    half_captioned: tuple[Gated, SearchEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold: str
+    half: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
 ) -> None:
     """Segments below the limit store no queries; the compaction that joins them reads those of the release."""
-    gated, engine = half_captioned
     monkeypatch.setattr(index_manifest, "EXACT_ROWS", VIDEOS // 2)
-    store = library_store(engine.settings.model_copy(update={"data_dir": tmp_path}))
+    store = index_manifest.library_store(half.engine.settings.model_copy(update={"data_dir": tmp_path}))
     with store.staging() as staged:
-        shutil.copytree(gated.store.release_folder(gated.written.release.id), staged, dirs_exist_ok=True)
-        if fold == "damaged":
-            os.truncate(staged / "fold.safetensors", 1000)
-        elif fold == "none":
-            (staged / "fold.safetensors").unlink()
+        shutil.copytree(half.store.release_folder(half.written.release.id), staged, dirs_exist_ok=True)
+        if is_damaged:
+            (staged / "fold.safetensors").write_bytes(b"cut off")
         release = store.adopt_release(staged)
-    pinned = {"task": "half", "release": release.id, "fingerprint": gated.written.state.fingerprint}
-    first, second = np.split(gated.store.segment_ids(gated.written.shard), 2)
-    shard = gated.store.open([gated.written.shard])
-    store.publish(
-        release=release, shards=[store.write_shard(ids=first, vectors=shard.vectors(first), **pinned)]
-    )
-    manifest = store.append(store.write_shard(ids=second, vectors=shard.vectors(second), **pinned))
-    assert [segment.structure for segment in manifest.segments("half")] == [None, None]
-    (segment,) = store.compact("half").segments("half")
-    if fold != "intact":
+    shard = half.store.open([half.written.shard])
+    write = partial(store.write_shard, task="t", release=release.id, fingerprint="f")
+    first, second = (write(ids=ids, vectors=shard.vectors(ids)) for ids in np.split(shard.ids, 2))
+    store.publish(release=release, shards=[first], segments=[second])
+    (segment,) = store.compact("t").segments("t")
+    assert first.structure is second.structure is None
+    if is_damaged:
         assert segment.structure is None
-        return
-    assert segment.structure is not None
-    assert segment.structure.kind in ANN_KINDS
-    measured = gated.written.state.fold
-    assert measured is not None
-    queries = np.load(store.shard_folder(segment.id) / QUERIES)
-    np.testing.assert_array_equal(queries, measured.queries.astype(np.float32))
+    else:
+        _require_measured_by_fold(half, store, segment)
 
 
 @pytest.mark.parametrize(
     ("name", "splits", "settings", "videos"),
     [
         ("analytic", ["test", "val"], {}, [0, 1]),
+        ("finetune", ["test", "val"], {"epochs": 1}, [0, 1]),
         ("analytic", [], {"max_videos": 2}, [1, 3]),
         ("analytic", [], {}, []),
         ("zero_shot", [], {}, [0, 1, 2, 3]),
     ],
-    ids=["held out", "not observed", "all learned", "nothing learned"],
 )
 def test_gate_without_fold_takes_captions_that_were_not_learned(
     tmp_path: Path,
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
-    splits: Sequence[Any],
+    splits: Any,
     settings: dict[str, Any],
     videos: list[int],
 ) -> None:
     task = write_task(tmp_path, "day", [[f"number {n}"] for n in range(4)], splits)
-    written: list[Any] = []
-    original = ShardStore.write_shard
-
-    def write_shard(self: ShardStore, **fields: Any) -> Any:
-        written.append(fields["queries"])
-        return original(self, **fields)
-
-    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
-    method = learn(tmp_path / "index", task, create_method(name, backbone, **settings), exact_rows=3).method
+    method = create_method(name, reserved_backbone(), **settings)
+    with patch.object(ShardStore, "write_shard", autospec=True, side_effect=ShardStore.write_shard) as write:
+        learn(ShardStore(tmp_path, policy=AnnPolicy(exact_rows=3)), task, method)
+        large = write.call_args.kwargs["queries"]
+        index_task(method, Library(ShardStore(tmp_path, policy=AnnPolicy(exact_rows=4))), task)
+        assert write.call_args.kwargs["queries"] is None, "four videos are not more than the limit"
     if not videos:
-        assert written == [None]
+        assert large is None
         return
     texts = [text for video in videos for text in task.clips[video].captions]
-    np.testing.assert_array_equal(written[0], method.query_encoder().encode(texts, ["day"])[:, 0])
+    np.testing.assert_allclose(large, method.query_encoder().encode(texts, ["day"])[:, 0], atol=1e-5)

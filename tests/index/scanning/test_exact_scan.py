@@ -23,7 +23,7 @@ from index.scanning.exact_scan import (
     widen_half_precision,
 )
 from index.shard_store import ShardStore
-from index.shards.faiss_vector_store import FaissShard, Segment
+from index.shards.faiss_vector_store import Segment
 
 DIM = 16
 
@@ -92,19 +92,6 @@ def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
         same_rows, same_scores = exact.search(query, 20)
         assert (same_rows == rows).all()
         assert (same_scores == scores).all()
-
-
-@pytest.mark.parametrize("queries", [np.zeros(DIM), np.zeros((2, DIM + 1)), np.full((1, DIM), np.nan)])
-def test_queries_of_wrong_shape_raise_with_task_name(
-    store: ShardStore, write: Callable, queries: np.ndarray
-) -> None:
-    _, entry = write(store, "cooking", range(5), dim=DIM)
-    shard = FaissShard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.segment_cache)
-    with pytest.raises(ValueError, match=f"a query of task cooking must be {DIM} finite numbers"):
-        shard.search_many(queries, 1)
-    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
-        shard.search_many(np.zeros((1, DIM)), 0)
-    assert shard.search_many(np.zeros((0, DIM)), 3) == []
 
 
 def test_every_finite_number_is_converted_exactly() -> None:
@@ -200,20 +187,12 @@ def test_missing_gpu_raises_with_hint(tmp_path: Path, monkeypatch: pytest.Monkey
         is_gpu_used("cuda")
 
 
-def test_available_gpu_is_used(gpu: None) -> None:
-    assert [is_gpu_used("cpu"), is_gpu_used("auto"), is_gpu_used("cuda")] == [False, True, True]
-
-
 @pytest.mark.parametrize("share", [None, 0.97, 0.2])
 def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | None) -> None:
     vectors = unit(2000, seed=1, dim=16)
     vectors[100:130] = vectors[7]  # ties
-    flat = empty_flat_index(16)
-    flat.add(vectors)
-    exact = ExactScan(flat)
-    live = None
-    if share is not None:
-        live = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
+    exact, is_live = _exact(vectors), np.random.default_rng(2).random(2000) < (share or 0)
+    live = None if share is None else np.packbits(is_live, bitorder="little")
     scan = GpuScan(exact)
     half = np.float32(0.9)  # not representable in half precision
     queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * half
@@ -228,6 +207,7 @@ def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | No
 def test_store_searches_on_configured_device(
     gpu: None, store: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
+    assert [is_gpu_used("cpu"), is_gpu_used("auto"), is_gpu_used("cuda")] == [False, True, True]
     manifest = publish_task(store, "t", range(500))
     answers = []
     for where in ("cpu", "auto"):

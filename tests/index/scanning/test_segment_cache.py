@@ -19,7 +19,6 @@ from index.shards.faiss_vector_store import Segment
 
 TASKS = ["a", "b", "c", "d"]
 
-
 Watch = Callable[[Callable[[str], object]], None]
 
 
@@ -142,17 +141,14 @@ def test_next_snapshot_reopens_degraded_shard(four_tasks: ShardStore, unit: Call
     assert list(IndexSnapshot.open(four_tasks, previous=snapshot).degraded) == ["b"]
 
 
-def _vectors_of(store: ShardStore, task: str) -> Path:
-    return store.shard_folder(store.manifest().shards[task].id) / "vectors.faiss"
-
-
 def test_truncated_mapped_file_is_not_read_and_replaced_one_is_reopened(
     four_tasks: ShardStore, watch_opening: Watch, unit: Callable
 ) -> None:
     store, snapshot = _unopened(four_tasks)
     query = unit(1)[0]
     before = {task: _search(snapshot, task, query) for task in TASKS}
-    file, entry = _vectors_of(four_tasks, "b"), snapshot.manifest.shards["b"]
+    entry = snapshot.manifest.shards["b"]
+    file = store.shard_folder(entry.id) / "vectors.faiss"
     restored = file.with_name("restored")
     restored.write_bytes(file.read_bytes())
     stale = weakref.ref(store.segment_cache.get(store.shard_folder(entry.id), entry))

@@ -112,8 +112,11 @@ def test_search_raises_for_invalid_query(store: ShardStore, publish_task: Callab
     task, (query,) = open_shard_of(store), unit(1)
     for wrong, k in ((query, 0), (query[:-1], 3), (query * np.nan, 3)):
         for search, queries in ((task.search, wrong), (task.search_many, wrong[None])):
-            with pytest.raises(ValueError):  # noqa: PT011
+            reason = f"a query of task a must be {DIM} finite numbers" if k else "k must be at least 1, not 0"
+            with pytest.raises(ValueError, match=reason):
                 search(queries, k)
+    with pytest.raises(ValueError, match="finite numbers"):
+        task.search_many(query, 3)
 
 
 def test_deleted_ids_stay_visible_in_older_generation(

@@ -131,7 +131,6 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
 ) -> None:
     """The resumed attempt stores its model for a generation that servers have loaded already."""
     task = append(learned_task, monkeypatch)
-
     with monkeypatch.context() as patch:
         patch.setattr(append_job, "_measure", lambda *_: append_job.AppendMeasurement())
         patch.setattr(AppendPublication, "complete", interrupt)
@@ -154,7 +153,6 @@ def test_model_is_fitted_to_the_release_of_the_publication(
 ) -> None:
     """A release that is published during the embedding is calibrated, and keeps the models of other appends."""
     task = append(learned_task, monkeypatch)
-
     call_before(
         monkeypatch, append_job, "embed_shared", lambda: learn(post_videos("night", videos=2, tests=0))
     )
@@ -292,8 +290,7 @@ def test_report_ranks_the_videos_of_a_fold_as_if_they_were_not_learned(
 ) -> None:
     task = post_analytic(post_videos, "day")
     learn(task)
-    snapshot = load_snapshot(IndexSnapshot.open(open_store()), lambda _: job_environment.task_backbone(""))
-    fold = newest_fold()
+    snapshot, fold = load_served(), newest_fold()
 
     def report() -> QueryReport:
         return QueryReports(settings(), CatalogReadCache(CatalogReads())).report(snapshot, task, 9)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
 from cinestrata_schemas.problems import Action
-from index.shard_store import ShardStore
-from index.store_options import AnnPolicy
-from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_lineage
 from models.releases.release_state import ParentRelease
 from models.routing import DEFAULT_PRIOR
@@ -27,7 +23,6 @@ from service.storage.index_manifest import library_store
 from service.tasks import commands
 from service.tasks.commands import events_after
 from tests.milvus import Milvus
-from tests.trainer.conftest import untrained_backbone
 from tests.trainer.worker.conftest import TWO_EPOCHS
 from tests.trainer.worker.library_state import (
     call_before,
@@ -215,35 +210,6 @@ def test_release_has_confidence_model_with_enough_validation_captions(post_video
     with session_scope() as session:
         metrics = [r.metrics for r in session.scalars(select(Release).order_by(Release.learned_order))]
     assert metrics == [{}, {"calibration_error": fitted.error}]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("exact_rows", "captions"), [(5, 2), (5, 0), (6, 2)])
-def test_large_shard_is_written_with_queries_of_held_out_captions(
-    post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
-) -> None:
-    monkeypatch.setattr(index_manifest, "EXACT_ROWS", exact_rows)
-    written: list[tuple[AnnPolicy, Any]] = []
-    original = ShardStore.write_shard
-
-    def write_shard(self: ShardStore, **fields: Any) -> Any:
-        written.append((self.policy, fields["queries"]))
-        return original(self, **fields)
-
-    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
-    task = post_videos("day", videos=6, captions=captions, tests=2)
-    learn(task)
-    [(policy, queries)] = written
-    assert policy.exact_rows == exact_rows
-    if exact_rows == 6 or not captions:
-        assert queries is None
-        return
-    store = open_store()
-    library = Library(store)
-    state = library.release(store.manifest().shards[task].release)
-    encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases(state.tasks))
-    texts = [f"day number {number} said {caption}" for number in range(2) for caption in range(2)]
-    np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)
 
 
 @pytest.mark.slow
