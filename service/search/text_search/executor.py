@@ -307,7 +307,7 @@ def _leave_out_unopened(
 ) -> list[tuple[str, ...]]:
     """Leave out tasks whose encoder, one of several, cannot be opened, which become degraded.
 
-    One whose tasks are all degraded is not tried again: a snapshot that replaces this one does.
+    One that is not open, and whose tasks are all degraded, is not tried again: a snapshot that replaces this one does.
 
     Raises Unavailable if a request names such a task or has no other, or if it continues a list, which would lack hits.
     """
@@ -316,7 +316,8 @@ def _leave_out_unopened(
         degraded = dict(snapshot.degraded).items()  # other threads add shards that they cannot read
         reasons = {task: reason for task, reason in degraded if snapshot.lineages.get(task) is lineage}
         index = snapshot.distinct_lineages.index(lineage)
-        if len(reasons) < np.count_nonzero(snapshot.lineage_indices == index):
+        is_open = lineage.query_vectors.opened is not None  # then, shards are why they are degraded
+        if is_open or len(reasons) < np.count_nonzero(snapshot.lineage_indices == index):
             reasons = {}
             try:
                 _ = lineage.query_vectors.encoder

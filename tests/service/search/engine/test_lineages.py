@@ -17,6 +17,7 @@ import torch
 from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchQuery, SearchResult
+from index.errors import StoreUnavailable
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
@@ -234,6 +235,15 @@ def test_encoder_that_cannot_return_degrades_its_domains(
     assert service.snapshots.refresh()
     assert service.search("a bus").degraded == {}
     service.close()
+
+
+@pytest.mark.usefixtures("second")
+def test_search_answers_while_no_vector_can_be_read(service: SearchEngine) -> None:
+    service.snapshots.refresh()
+    snapshot = service.snapshots.current()
+    for task in snapshot.shards:
+        snapshot.mark_degraded(task, StoreUnavailable("no vectors"))
+    assert set(service.search(TEXTS[0]).degraded) == {"birds", "cars", "sea", "bones"}
 
 
 @pytest.mark.slow
