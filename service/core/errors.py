@@ -173,6 +173,12 @@ class UpgradeUnfinished(SourceUnavailable, title="Upgrade unfinished"):
     awaited = "the domain's upgrade"
 
 
+class VectorStoreOutage(SourceUnavailable, title="Vector store unavailable"):
+    """The server that stores the vectors does not respond, or refuses."""
+
+    awaited = "the vector store"
+
+
 class DataFolderNotWritable(CinestrataError, status=503, title="Data folder not writable"):
     """Part of the data folder cannot be written: wrong owner, read-only, or full disk."""
 

@@ -20,7 +20,7 @@ from models.backbones.tower_computation import compute_device, has_fast_bfloat16
 from models.errors import ModelError, NotEnoughMemory
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
-from service.core.errors import CinestrataError, Unavailable
+from service.core.errors import CinestrataError, Unavailable, VectorStoreOutage
 from service.core.settings import settings
 from service.library.deletion import sweep_index
 from service.search.library_words import write_words
@@ -50,7 +50,6 @@ log = structlog.get_logger(__name__)
 _OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _CORRECTIONS = (
     (FramesMissing, "Put the video back where it was"),
-    (StoreUnavailable, "Bring the vector store back"),
     ((LibraryDamaged, ShardStoreError), "Restore the index folder from a backup"),
     (ModelError, "Make the backbone available to the worker"),
 )
@@ -102,12 +101,14 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 @contextmanager
 def recorded_failure(claim: Claim) -> Iterator[None]:
     """Fail the claimed task with a reason and a hint for known errors, and leave others to the claim; raise Unavailable
-    if a training process was killed, so that the next attempt resumes.
+    if a training process was killed or vectors are out of reach, so that the next attempt resumes.
     """
     try:
         yield
     except CinestrataError:
         raise
+    except StoreUnavailable as error:
+        raise VectorStoreOutage(f"{error}.") from error
     except ReplicaKilled as error:
         claim.log(f"The task will be tried again: {error}.")
         raise Unavailable(str(error)) from error

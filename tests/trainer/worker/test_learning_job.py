@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from cinestrata_schemas.problems import Action
 from models.releases.release_files import read_lineage
 from models.releases.release_state import ParentRelease
 from models.routing import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Video
-from service.celery_worker import probe
 from service.core.settings import settings
 from service.library.recall_matrix import read_recall_matrix
 from service.storage import index_manifest
 from service.storage.index_manifest import library_store
 from service.tasks import commands
 from service.tasks.commands import events_after
+from service.tasks.lifecycle import state_machine
 from tests.milvus import Milvus
 from tests.trainer.worker.conftest import TWO_EPOCHS
 from tests.trainer.worker.library_state import (
@@ -213,7 +212,7 @@ def test_release_has_confidence_model_with_enough_validation_captions(post_video
 
 
 @pytest.mark.slow
-def test_task_fails_without_milvus_and_is_learned_on_retry(
+def test_task_waits_for_milvus(
     post_videos: Callable[..., str], milvus_server: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("milvus_lite")
@@ -226,15 +225,16 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
 
     configure_milvus("http://127.0.0.1:9")
     task = post_videos("day")
-    failed = run_job(task)
-    assert failed.state == "failed"
-    assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
-    assert failed.error_hint == "Bring the vector store back, then retry the task."
-    assert failed.remedy == Action(name="retry_task", id=task)
+    monkeypatch.setattr(state_machine, "_FIRST_PAUSE", 0.0)
+    waiting = run_job(task)
+    assert waiting.state == "indexing"
+    assert waiting.progress.stage == "waiting for the vector store"
+    assert any(
+        "Milvus at http://127.0.0.1:9" in event.data.get("message", "")
+        for event in commands.events_after(task)
+    )
     assert library_store(settings()).manifest().shards == {}
     configure_milvus(milvus_server.uri)
-    commands.retry_task(task)
-    probe(task)
     learn(task)
     store = library_store(settings())
     (shard,) = store.manifest().shards.values()
