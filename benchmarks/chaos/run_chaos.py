@@ -297,14 +297,14 @@ def _finish(running: Sequence[Future[None]]) -> None:
 
 
 def _wait_for_snapshot(data: Path, url: str) -> None:
-    """Wait until an API searches the newest index generation, with the catalog instead of its copy."""
+    """Wait until an API searches all of the newest index generation, with the catalog instead of its copy."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while time.monotonic() < deadline:
         manifest = json.loads((data / "index" / "manifest.json").read_text(encoding="utf-8"))
         with suppress(httpx.HTTPError):
             ready = httpx.get(f"{url}/readyz", trust_env=False, timeout=10).json()
             is_newest = ready.get("generation") == manifest["generation"]
-            if is_newest and ready["checks"]["database"] == "ok":
+            if is_newest and not ready["degraded"] and ready["checks"]["database"] == "ok":
                 return
         time.sleep(0.1)
 
