@@ -95,8 +95,9 @@ bench-ingest: $(VENV)/.runtime ## Measure ingest against bounds, and libraries t
 
 .PHONY: bench-growth
 bench-growth: OUT ?= bench-growth
-bench-growth: $(VENV)/.runtime ## Measure the start of a library with ten million videos (OUT=folder on a disk, not in memory)
+bench-growth: $(VENV)/.runtime ## Measure large libraries: ten million videos, 10,000 domains (OUT=folder on a disk, not in memory)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.word_growth --out $(OUT) $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.learning_growth --out $(OUT)
 
 .PHONY: gpu-check
 gpu-check: OUT ?= gpu-check.json
