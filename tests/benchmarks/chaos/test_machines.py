@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.chaos import fault_kinds, run_chaos
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-
+@pytest.mark.endurance
+@pytest.mark.timeout(3600)
 def test_machines_lose_nothing_without_power_catalog_or_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,68 +1,32 @@
-"""Protocols, sources of videos, folders with manifests and cached frames, and the loop that learns them in memory."""
+"""Protocols, sources of videos, sampled frames, and the loop that learns tasks in memory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 import pytest
-import yaml
 
-from benchmarks.data.clip_folders import (
-    find_domains,
-    read_clip_domains,
-    read_manifest,
-    read_task,
-    select_held_out,
-)
+from benchmarks.data.clip_folders import read_clip_domains, select_held_out
 from benchmarks.data.frame_sources import FileFrames
-from benchmarks.data.source_tasks import SourceTask, prepare_source_tasks
-from benchmarks.learning.protocol import (
-    CtvrSource,
-    load_protocol,
-    parse_variant,
-    protocol_names,
-)
+from benchmarks.data.source_tasks import SourceTask
+from benchmarks.learning.protocol import CtvrSource, load_protocol, parse_variant, protocol_names
 from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals import METHODS, configure, start_method
 from media import VideoDecoder, load_frames
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_description import FrameSpec
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import random_backbone, write_task
 from trainer.task_data import Split, StoredVectors, TaskData, vector_ids
 from trainer.training_loop import fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 
-SPEC = FrameSpec(frames=2, size=56)
-SMALL: dict[str, Any] = {
-    "title": "Small",
-    "source": {"kind": "ctvr", "facts": "msrvtt.jsonl.gz", "categories_per_task": 2, "needs": "something"},
-    "backbone": "tiny",
-    "prior": 0,
-    "settings": {"epochs": 1, "batch_size": 4},
-}
-
-
 # --- protocol files ---
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., str]:
-    """Write a copy of the small protocol with other fields; returns its path."""
-
-    def write(name: str = "small", **fields: Any) -> str:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump({**SMALL, **fields}))
-        return str(path)
-
-    return write
 
 
 @pytest.mark.parametrize("name", protocol_names())
@@ -93,18 +57,6 @@ def test_ctvr_recipe_equals_that_of_the_paper(name: str, frames: int, expected: 
         settings = protocol.complete(parse_variant("ffa_tame")).settings
         config = configure("ffa_tame", protocol.backbone, settings).model_dump()
         assert {key: config[key] for key in expected} == expected
-
-
-# --- method variants ---
-
-
-def test_specific_settings_override_general_ones(write: Callable[..., str]) -> None:
-    protocol = load_protocol(write(recipes={"finetune": {"batch_size": 2, "warmup": 0.1}}))
-    tuned = protocol.complete(parse_variant("finetune@warmup=0.5@schedule=step"))
-    assert tuned.settings == {"epochs": 1, "batch_size": 2, "warmup": 0.5, "schedule": "step"}
-    assert (tuned.label, tuned.prior) == ("finetune@warmup=0.5@schedule=step", 0)
-    plain = protocol.complete(parse_variant("zero_shot@prior=0.5"))
-    assert (plain.settings, plain.prior) == ({"epochs": 1, "batch_size": 4}, 0.5)
 
 
 # --- MSR-VTT and ActivityNet ---
@@ -157,30 +109,6 @@ def _manifest(folder: Path, lines: list[dict[str, Any]]) -> None:
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _read(folder: Path) -> SourceTask:
-    (manifest,) = (manifest for path, manifest in find_domains(folder.parent) if path == folder)
-    return read_task(folder, manifest, read_manifest(manifest))
-
-
-def _splits(part: SourceTask) -> dict[str, str | None]:
-    return {video.id: video.split for video in part.videos}
-
-
-def test_videos_with_captions_are_for_training_unless_the_manifest_says_otherwise(tmp_path: Path) -> None:
-    _manifest(tmp_path / "b", [{"uri": "1.mp4", "captions": ["x"], "split": "test"}])
-    lines = [
-        {"uri": "2.mp4", "captions": ["x", "y"], "split": "val"},
-        {"uri": "3.mp4", "id": "three", "captions": ["z"]},
-        {"uri": "4.mp4", "color": "blue"},
-        {"uri": "5.mp4", "captions": ["z"], "split": "test"},
-    ]
-    _manifest(tmp_path / "a", lines)
-    first, second = _read(tmp_path / "a"), _read(tmp_path / "b")
-    assert (first.id, second.id) == ("a", "b")
-    assert _splits(first) == {"2.mp4": "val", "three": "train", "4.mp4": None, "5.mp4": "test"}
-    assert first.videos[0].captions == ("x", "y")
-
-
 # --- frames ---
 
 
@@ -220,26 +148,6 @@ def test_frames_of_a_span_are_sampled_within_it(
     frames = FileFrames(_video(tmp_path / f"ramp.{kind}"), span).frames(2, 56)
     assert frames.shape == (2, 56, 56, 3)
     assert frames.mean(axis=(1, 2, 3)) == pytest.approx([20 * time for time in times], abs=5)
-
-
-def test_frames_are_cached(clip_folder: Path, tmp_path: Path) -> None:
-    domains = read_clip_domains(clip_folder)
-    first = prepare_source_tasks(domains, SPEC, tmp_path)
-    assert [(task.name, len(task.train), len(task.test)) for task in first] == [
-        ("disks", 6, 3),
-        ("stripes", 6, 3),
-    ]
-    assert [clip.vector_id for task in first for clip in task.clips] == list(range(1, 19))
-    paths = [clip.frames_path for task in first for clip in task.clips]
-    mtimes = {path: path.stat().st_mtime_ns for path in paths}
-    assert sorted(mtimes) == sorted((tmp_path / "2x56").iterdir()), "no temporary file remains"
-    paths[0].write_bytes(paths[0].read_bytes()[:5000])  # a damaged file is decoded again
-    made: list[tuple[int, int]] = []
-    again = prepare_source_tasks(domains, SPEC, tmp_path, progress=lambda *counts: made.append(counts))
-    assert again == first
-    assert made == [(1, 1)]
-    assert {path: path.stat().st_mtime_ns for path in paths[1:]} == {p: mtimes[p] for p in paths[1:]}
-    assert np.load(paths[0]).shape == (2, 56, 56, 3)
 
 
 def test_fifth_of_the_clips_is_held_out_by_hash() -> None:

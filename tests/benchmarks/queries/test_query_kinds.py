@@ -13,12 +13,7 @@ from benchmarks.queries.library_videos import Library, LibraryVideo
 from benchmarks.queries.query_kinds import (
     RETYPED_KINDS,
     Query,
-    caption_queries,
-    foreign_words,
-    inflect,
     keyword_queries,
-    library_words,
-    random_letters,
     retyped_queries,
     timed_queries,
 )
@@ -55,20 +50,6 @@ def test_keywords_are_found_in_stored_captions_and_right_in_hidden_ones(library:
     assert len(keyword_queries(library, 1, random.Random(0))) == 2, "one word and one pair"
 
 
-def test_caption_queries_of_each_kind(library: Library) -> None:
-    kinds = {
-        "learned": {"a zebra with weight", "zebra plank walk", "a goblet squat", "plank"},
-        "hidden": {"wide squat"},
-        "new wording": {"squat with a weight", "side plank"},
-        "long description": {"hold the weight and bend"},
-    }
-    for kind, texts in kinds.items():
-        queries = caption_queries(library, [kind], 99, 0)  # type: ignore[list-item]
-        assert {query.text for query in queries if not query.text.startswith("exercise")} == texts
-        assert all(len(query.right) == 1 and query.kind == kind for query in queries)
-    assert len(caption_queries(library, ["learned"], 3, 0)) == 3
-
-
 def test_heard_and_read_words_are_drawn_from_timed_texts_and_right_in_all_texts(library: Library) -> None:
     assert timed_queries(library, 9, random.Random(0)) == []
     timed = (
@@ -92,13 +73,6 @@ def test_heard_and_read_words_are_drawn_from_timed_texts_and_right_in_all_texts(
         "walk",
         "today",
     }
-
-
-def test_foreign_words_resemble_no_word_of_the_library(library: Library) -> None:
-    words = foreign_words({*library_words(library), "potato"}, 10_000)
-    assert "risotto" in words
-    assert "potatoes" not in words
-    assert len(random_letters(20)) == 20
 
 
 def test_retyped_captions_keep_what_makes_a_video_right() -> None:
@@ -131,9 +105,3 @@ def test_retyped_captions_keep_what_makes_a_video_right() -> None:
         if query.kind.startswith("first "):
             assert len(words) == int(query.kind.removeprefix("first "))
     assert len(retyped_queries(library, 1, random.Random(0))) == len(RETYPED_KINDS)
-
-
-def test_inflection_by_the_ending() -> None:
-    words = ["lifting", "lifted", "string", "speed", "boxes", "glass", "body", "keys"]
-    others = ["lifted", "lifting", "strings", "speeds", "box", "glasses", "bodies", "key"]
-    assert list(map(inflect, words)) == others

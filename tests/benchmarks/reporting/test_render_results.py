@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.reporting.publish_queries import format_file
 from benchmarks.reporting.render_results import DOCUMENTS, OVERVIEW, RESULTS, load, render
 
 PAGE, README = DOCUMENTS
@@ -63,11 +62,3 @@ def _figures(value: Any) -> Iterator[str]:
             yield from _figures(part)
     elif isinstance(value, float):
         yield from (f"{abs(value):,.{decimals}f}" for decimals in (1, 2))
-
-
-PUBLISHED = ("retyped", "searches-13-domains", "uncaptioned")
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_files_have_the_published_form(name: str) -> None:
-    assert format_file(load(name)) == (RESULTS / f"{name}.json").read_text(encoding="utf-8")
