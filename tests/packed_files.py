@@ -1,4 +1,4 @@
-"""Archives in memory with given files."""
+"""Folders, and archives in memory, with given files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write files, whose folders are made, and return their folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
 
 
 def pack_zip(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> io.BytesIO:

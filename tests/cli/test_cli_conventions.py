@@ -234,30 +234,12 @@ def test_exit_status_tells_the_kinds_of_failures_apart(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     publish_task("a", 2)
-    _require_status(status, [call for call in STATUSES[status] if not _loads_model(call)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("status", [1, 2])
-def test_searches_tell_the_kinds_of_failures_apart(
-    folder: Settings, publish_task: Callable[..., Manifest], status: int
-) -> None:
-    publish_task("a", 2)
-    _require_status(status, list(filter(_loads_model, STATUSES[status])))
-
-
-def _loads_model(call: str) -> bool:
-    return call.startswith("search")
-
-
-def _require_status(status: int, calls: list[str]) -> None:
-    outcomes = {call: run(*shlex.split(call)) for call in calls}
+    outcomes = {call: run(*shlex.split(call)) for call in STATUSES[status]}
     wrong = {
         call: (result.exit_code, result.output)
         for call, result in outcomes.items()
         if result.exit_code != status
     }
     assert not wrong
-    if status:
-        silent = [call for call, result in outcomes.items() if not result.output.strip()]
-        assert not silent
+    silent = [call for call, result in outcomes.items() if status and not result.output.strip()]
+    assert not silent

@@ -19,14 +19,9 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings
 from tests.cli.invocation import run
+from tests.index.disk_faults import flip_byte
 
 Damage = Callable[[ShardStore], None]
-
-
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def _shard(store: ShardStore, task: str) -> Path:
@@ -55,7 +50,7 @@ def _catalog(statement: object) -> Damage:
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "a flipped byte": (
-        lambda s: _flip(_shard(s, "tsk_a") / "vectors.faiss"),
+        lambda s: flip_byte(_shard(s, "tsk_a") / "vectors.faiss"),
         r"task tsk_a: vectors\.faiss was altered",
     ),
     "a truncated file": (
@@ -64,12 +59,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "a missing folder": (lambda s: shutil.rmtree(_shard(s, "tsk_a")), "task tsk_a: its folder is missing"),
     "a flipped byte of an old release": (
-        lambda s: _flip(_release(s, "tsk_a") / "weights.safetensors"),
+        lambda s: flip_byte(_release(s, "tsk_a") / "weights.safetensors"),
         r"release \w{12}: weights\.safetensors was altered; restore releases/\w{64}",
     ),
     "a missing release": (lambda s: shutil.rmtree(_release(s, "tsk_b")), r"release \w{12}: .*is missing"),
     "a manifest of another schema": (_change_schema, "schema 9.*use the version that wrote it"),
-    "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
+    "an altered manifest": (lambda s: flip_byte(s.manifest_path), r"manifest\.json"),
     "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, but the manifest has no shard"),
     "a task that the catalog lost": (
         lambda s: [
@@ -145,7 +140,7 @@ def test_json_report_and_exit_status(
     monkeypatch.setattr(doctor, "CHECKS", remaining)
     intact = run("doctor", "--json")
     assert (intact.exit_code, json.loads(intact.stdout)["ok"]) == (0, True)
-    _flip(_shard(two, "tsk_a") / "vectors.faiss")
+    flip_byte(_shard(two, "tsk_a") / "vectors.faiss")
     damaged = run("doctor", "--json")
     assert damaged.exit_code == 1
     body = json.loads(damaged.stdout)

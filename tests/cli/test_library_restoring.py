@@ -29,6 +29,7 @@ from service.core.settings import Settings, settings
 from service.library.deletion import delete_videos
 from service.storage import index_manifest
 from tests.cli.invocation import run
+from tests.index.disk_faults import flip_byte
 from tests.index_locking import compaction
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
@@ -121,12 +122,6 @@ def _restore(backup: Path) -> dict[str, list[str]]:
     return vars(restore_files(settings(), backup))
 
 
-def _flip(path: Path, offset: int = -1, change: int = 1) -> None:
-    content = bytearray(path.read_bytes())
-    content[offset] ^= change
-    path.write_bytes(content)
-
-
 def _find(folder: Path, pattern: str) -> Path:
     return sorted(folder.glob(pattern))[0]
 
@@ -147,7 +142,7 @@ def test_every_changed_byte_is_found(library: Path) -> None:
     def check(file: Path, position: float, change: int) -> None:
         offset = int(position * file.stat().st_size)
         content = file.read_bytes()
-        _flip(file, offset, change)
+        flip_byte(file, offset, change)
         try:
             assert _faults(), f"byte {offset} of {file.relative_to(library)} was changed by {change:#x}"
         finally:
@@ -204,8 +199,8 @@ def test_index_files_are_copied_from_a_backup(library: Path, backup: Path) -> No
         _find(library, "index/tombstones/*/deleted.npy"),
     ]
     contents = [path.read_bytes() for path in damaged]
-    _flip(damaged[0])
-    _flip(damaged[3])
+    flip_byte(damaged[0])
+    flip_byte(damaged[3])
     damaged[1].unlink()
     shutil.rmtree(damaged[2].parent)
     report = _restore(backup)
@@ -234,7 +229,7 @@ def test_previews_are_made_again_where_the_video_exists(library: Path, backup: P
     preview = library / "thumbnails" / f"{UPLOADED}.jpg"
     expected = preview.read_bytes()
     if damage == "altered":
-        _flip(preview, 200)
+        flip_byte(preview, 200)
         assert f"thumbnails/{UPLOADED}.jpg was altered" in _faults()
     else:
         shutil.rmtree(library / "thumbnails")
@@ -249,7 +244,7 @@ def test_command_restores_checks_and_reports(
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", {"index": doctor.check_index})
     name = _find(library, "index/shards/*/vectors.faiss")
-    _flip(name)
+    flip_byte(name)
     damaged = run("doctor")
     assert damaged.exit_code == 1
     assert "cinestrata doctor --restore-from BACKUP" in damaged.output

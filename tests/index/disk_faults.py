@@ -1,4 +1,4 @@
-"""Inject faults into the system calls that change files."""
+"""Faults of disks: system calls that fail, a limit to the size of files, and changed bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,13 @@ def fail_at(
         for name in names:
             patch.setattr(os, name, counted(name))
         yield calls
+
+
+def flip_byte(path: Path, offset: int = -1, change: int = 1) -> None:
+    """Change bits of a byte of a file, the last one by default; a second call restores it."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= change
+    path.write_bytes(content)
 
 
 @contextmanager

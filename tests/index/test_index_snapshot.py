@@ -21,6 +21,7 @@ from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.scanning import exact_scan
 from index.shard_store import ShardStore
+from tests.index.disk_faults import flip_byte
 from tests.index.published_shards import age
 
 
@@ -36,17 +37,11 @@ def _folder(store: ShardStore, task: str) -> Path:
     return store.shard_folder(store.manifest().shards[task].id)
 
 
-def _flip(path: Path, offset: int = -1) -> None:
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 1
-    path.write_bytes(content)
-
-
 def _damage(path: Path, harm: str) -> None:
     content = path.read_bytes()
     match harm:
         case "flip":
-            _flip(path)
+            flip_byte(path)
         case "remove":
             path.unlink()
         case _:
@@ -76,9 +71,9 @@ def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callabl
     publish_task(store, "a", range(3))
     for path in _folder(store, "a").iterdir():
         for offset in range(0, path.stat().st_size, 7):
-            _flip(path, offset)
+            flip_byte(path, offset)
             assert list(IndexSnapshot.open(store).degraded) == ["a"], (path.name, offset)
-            _flip(path, offset)
+            flip_byte(path, offset)
     assert IndexSnapshot.open(store).degraded == {}
 
 
@@ -125,10 +120,10 @@ def test_snapshot_stays_the_same_after_publication(
 
 def test_repaired_shard_is_served_again(two_tasks: ShardStore) -> None:
     path = _folder(two_tasks, "a") / "vectors.faiss"
-    _flip(path)
+    flip_byte(path)
     broken = IndexSnapshot.open(two_tasks)
     assert list(broken.degraded) == ["a"]
-    _flip(path)
+    flip_byte(path)
     repaired = IndexSnapshot.open(two_tasks, previous=broken)
     assert repaired.degraded == {}
     assert repaired.tasks == ["a", "b"]

@@ -22,6 +22,7 @@ from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task, Video
 from service.search.library_words import write_words
+from tests.index.disk_faults import flip_byte
 
 DIM = 8
 LEARNED, APPENDED, DELETED = (1, 2, 3, 4), (5, 6), 4
@@ -122,12 +123,6 @@ def library(saved: Path, tmp_path: Path, settings_factory: Callable[..., Any]) -
     return Library(tmp_path / "data")
 
 
-def _flip_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 def _repeat_segment(manifest: dict[str, Any]) -> None:
     manifest["appended"]["tsk_1"].append(manifest["appended"]["tsk_1"][0])
 
@@ -158,14 +153,14 @@ def _leave_thumbnail(library: Library) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Library], object], str]] = {
     "altered vectors": (
-        lambda lib: _flip_byte(lib.segment_file("vectors.faiss")),
+        lambda lib: flip_byte(lib.segment_file("vectors.faiss")),
         "differs from its checksum",
     ),
     "altered words": (
-        lambda lib: [*map(_flip_byte, lib.index.glob("words/*/*"))],
+        lambda lib: [*map(flip_byte, lib.index.glob("words/*/*"))],
         "differs from its checksum",
     ),
-    "altered ids": (lambda lib: _flip_byte(lib.segment_file("ids.npy")), "ids.npy differs from its checksum"),
+    "altered ids": (lambda lib: flip_byte(lib.segment_file("ids.npy")), "ids.npy differs from its checksum"),
     "missing file": (lambda lib: lib.segment_file("ids.npy").unlink(), "cannot be read"),
     "unreadable vectors": (
         lambda lib: lib.segment_file("vectors.faiss").write_bytes(b"x"),

@@ -22,6 +22,7 @@ from index.words.video_columns import VideoColumns, VideoFacts
 from index.words.word_files import StoredWords, WordFiles
 from index.words.word_index import VideoText, WordIndex
 from index.words.word_segment import WordSegment
+from tests.index.disk_faults import flip_byte
 from tests.index.published_shards import age
 from tests.index.words.test_word_index import captions, changes, hits, index_of, large_texts, phrases, states
 
@@ -113,9 +114,7 @@ def _cut(path: Path) -> None:
 
 
 def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip_byte(path, path.stat().st_size // 2)
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink])

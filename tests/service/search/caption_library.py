@@ -61,13 +61,6 @@ def copy_rows(service: SearchEngine) -> None:
         _PAUSE.wait(0.01)
 
 
-def flip_last_byte(path: Path) -> None:
-    """Change the last byte of a file; a second call restores it."""
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 class Library:
     """Learns tasks without video files: the vector of a video is the feature of its caption."""
 

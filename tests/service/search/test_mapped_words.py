@@ -25,7 +25,8 @@ from service.library.video_changes import edit_video, give_feedback
 from service.search import library_words
 from service.search.engine import SearchEngine
 from service.search.library_words import LibraryWords, word_files, write_words
-from tests.service.search.caption_library import BIRDS, CARS, Library, flip_last_byte
+from tests.index.disk_faults import flip_byte
+from tests.service.search.caption_library import BIRDS, CARS, Library
 from tests.service.search.test_library_words import _add, _found, _said
 
 TIMEOUT_SECONDS = 20
@@ -123,7 +124,7 @@ def _truncate(configured: Settings) -> None:
 
 def _damage(configured: Settings) -> None:
     for path in (configured.index_dir / "words").glob("*/arrays"):
-        flip_last_byte(path)
+        flip_byte(path)
 
 
 def _restore_earlier_catalog(configured: Settings) -> None:

@@ -28,8 +28,9 @@ from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot, with_current_captions
 from service.search.text_search.planner import TaskValues
+from tests.index.disk_faults import flip_byte
 from tests.service.search import caption_library
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
@@ -212,7 +213,7 @@ def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     served = load_snapshot(IndexSnapshot.open(library.store), lambda _: backbone)
     path = _folder(library, task) / file
     if harm == "flip":
-        flip_last_byte(path)
+        flip_byte(path)
     elif harm == "cut":
         path.write_bytes(path.read_bytes()[:-1])
     else:
@@ -239,7 +240,7 @@ def test_damaged_profile_of_the_newest_release_keeps_the_current_snapshot(
     service.snapshots.refresh()
     before = _answers(service)
     library.add_task("sea", SEA)
-    flip_last_byte(_folder(library, "sea") / "routing.safetensors")
+    flip_byte(_folder(library, "sea") / "routing.safetensors")
     assert not service.snapshots.refresh()
     assert "routing.safetensors was altered" in str(service.snapshots.last_error)
     assert _answers(service) == before

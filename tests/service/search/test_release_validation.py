@@ -28,12 +28,12 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.self_test import SELF_TEST_TOLERANCE
+from tests.index.disk_faults import flip_byte
 from tests.service.search.caption_library import (
     BIRDS,
     SEA,
     Library,
     SelfTested,
-    flip_last_byte,
     learn_birds_and_cars,
 )
 from trainer.task_pipeline import make_self_test
@@ -203,7 +203,7 @@ def test_large_library_is_served_before_it_is_verified(
     shards = learning.store.manifest().shards
     monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
     vectors = learning.store.shard_folder(shards["tsk_birds"].id) / "vectors.faiss"
-    flip_last_byte(vectors)
+    flip_byte(vectors)
     assert service.snapshots.refresh()
     assert service.snapshots.readiness().degraded == {}
     assert service.snapshots.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
@@ -227,7 +227,7 @@ def test_large_library_is_served_before_it_is_verified(
     assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
     assert service.snapshots.refresh(), "the degraded shard is checked again at once"
     assert list(service.snapshots.readiness().degraded) == ["birds"]
-    flip_last_byte(vectors)
+    flip_byte(vectors)
     service.snapshots.retry_at = 0.0
     assert service.snapshots.refresh()
     assert (service.snapshots.readiness().degraded, service.snapshots.verify_next_shard()) == ({}, False)
@@ -241,7 +241,7 @@ def test_running_process_verifies_new_shards_before_serving_them(
     while service.snapshots.verify_next_shard():
         pass
     manifest = learning.add_task("sea", SEA)
-    flip_last_byte(learning.store.shard_folder(manifest.shards["tsk_sea"].id) / "vectors.faiss")
+    flip_byte(learning.store.shard_folder(manifest.shards["tsk_sea"].id) / "vectors.faiss")
     assert service.snapshots.refresh()
     assert list(service.snapshots.readiness().degraded) == ["sea"]
 

@@ -22,6 +22,7 @@ from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from service.tasks.commands import events_after
 from service.tasks.lifecycle import Publication
+from tests.index.disk_faults import flip_byte
 from tests.trainer.worker.conftest import TWO_EPOCHS, write_video
 from tests.trainer.worker.library_state import interrupt, learn, open_store, recall_cells, run_job
 from trainer.errors import ReplicaKilled, TrainingDiverged
@@ -218,10 +219,7 @@ def test_nothing_is_published_without_the_manifest(learned_task: str, post_video
 def test_damaged_release_fails_the_next_task(learned_task: str, post_videos: Post) -> None:
     release = open_store().manifest().release
     assert release is not None
-    weights = open_store().release_folder(release) / "weights.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
+    flip_byte(open_store().release_folder(release) / "weights.safetensors")
     view = run_job(post_videos("night"))
     assert view.state == "failed"
     assert "was altered" in str(view.error)

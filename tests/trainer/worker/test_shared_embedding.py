@@ -20,6 +20,7 @@ from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import chunks, state_machine
+from tests.index.disk_faults import flip_byte
 from tests.trainer.worker.library_state import (
     catalog_vector_ids,
     die,
@@ -180,9 +181,7 @@ def test_damaged_part_is_embedded_again(
         if damage == "missing":
             part.unlink()
         else:
-            content = bytearray(part.read_bytes())
-            content[-1] ^= 1
-            part.write_bytes(content)
+            flip_byte(part)
 
     _after_planning(monkeypatch, damage_first_part)
     learn(task)

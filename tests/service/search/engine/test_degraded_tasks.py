@@ -28,7 +28,8 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.storage import index_manifest
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
+from tests.index.disk_faults import flip_byte
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
 def test_broken_shard_is_degraded_and_other_shards_are_searched(
@@ -36,7 +37,7 @@ def test_broken_shard_is_degraded_and_other_shards_are_searched(
 ) -> None:
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"
-    flip_last_byte(path)
+    flip_byte(path)
     assert service.snapshots.refresh()
     answer = service.search("an owl", k=20)
     assert {result.task for result in answer.results} == {"cars"}
@@ -52,7 +53,7 @@ def test_broken_shard_is_degraded_and_other_shards_are_searched(
     snapshot = service.snapshots.current()
     assert not service.snapshots.refresh()  # still broken
     assert service.snapshots.current() is snapshot
-    flip_last_byte(path)
+    flip_byte(path)
     pass_retry_interval()
     assert service.snapshots.refresh()
     assert service.search("an owl", task="birds").degraded == {}

@@ -38,7 +38,8 @@ from service.search.clip_search import ClipSearch
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.snapshot_loading import load_snapshot
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, copy_rows, flip_last_byte
+from tests.index.disk_faults import flip_byte
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, copy_rows
 
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
 BONES = ["a skull in the sand", "a tooth of a shark"]
@@ -300,7 +301,7 @@ def test_broken_release_degrades_no_domain_of_the_other_lineage(
     second: Library, service: SearchEngine, domain: str, file: str, lost: set[str]
 ) -> None:
     release = second.store.manifest().shards[f"tsk_{domain}"].release
-    flip_last_byte(second.store.release_folder(release) / file)
+    flip_byte(second.store.release_folder(release) / file)
     assert service.snapshots.refresh()
     answer = service.search("a red taxi", k=20)
     assert {name.removeprefix("tsk_") for name in answer.degraded} == lost

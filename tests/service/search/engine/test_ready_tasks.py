@@ -32,7 +32,8 @@ from service.search.snapshots import generation_loader, snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.executor import resolve_tasks
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
+from tests.index.disk_faults import flip_byte
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
 def test_empty_library_is_ready_and_searches_are_unavailable(
@@ -339,7 +340,7 @@ def test_process_starts_with_the_pinned_release_and_never_with_a_later_one(
     learning.store.serve(second)
     assert service.snapshots.refresh()
     assert found_tasks(service) == {"birds", "cars"}
-    flip_last_byte(learning.store.release_folder(second) / "weights.safetensors")
+    flip_byte(learning.store.release_folder(second) / "weights.safetensors")
     restarted = SearchEngine(configured)
     try:
         assert restarted.snapshots.refresh()

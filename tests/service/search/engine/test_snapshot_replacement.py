@@ -19,7 +19,8 @@ from service.search import library_words
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.text_search import planner
-from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, flip_last_byte
+from tests.index.disk_faults import flip_byte
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
 def test_unchanged_manifest_is_not_loaded_again(
@@ -106,7 +107,7 @@ def test_damaged_release_is_refused_and_the_current_one_stays(
     manifest = learning.add_task("sea", SEA)
     assert manifest.release is not None
     path = learning.store.release_folder(manifest.release) / "weights.safetensors"
-    flip_last_byte(path)
+    flip_byte(path)
     assert not service.snapshots.refresh()
     assert service.snapshots.last_error is not None
     assert "weights.safetensors was altered" in service.snapshots.last_error
@@ -115,7 +116,7 @@ def test_damaged_release_is_refused_and_the_current_one_stays(
     ready = service.snapshots.readiness()
     assert ready.ready
     assert "was altered" in ready.checks["index"]
-    flip_last_byte(path)
+    flip_byte(path)
     assert not service.snapshots.refresh()  # the failed load is not repeated at every poll
     pass_retry_interval()
     assert service.snapshots.refresh()
@@ -157,7 +158,7 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     assert manifest.release is not None
     weights = library.store.release_folder(manifest.release) / "weights.safetensors"
     whole = weights.read_bytes()
-    flip_last_byte(weights)
+    flip_byte(weights)
     assert service.snapshots.refresh()
     ready = service.snapshots.readiness()
     assert (ready.ready, ready.tasks, ready.generation) == (True, 1, 2)

@@ -22,7 +22,7 @@ from service.tasks.manifests.caption_tables import CaptionTables
 from service.tasks.manifests.folder_videos import list_folder_videos
 from service.tasks.upload_preview import preview_upload
 from tests.caption_files import CASES, CAT, DENSE, DENSE_VIDEO, DOG, NAMES, content_of
-from tests.packed_files import pack_tar, pack_zip
+from tests.packed_files import pack_tar, pack_zip, write_files
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 
@@ -35,18 +35,11 @@ def _shown(videos: list[VideoSpec], prefix: str = "") -> dict[str, dict[str, Any
     }
 
 
-def _write(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_format_is_read_everywhere(name: str, tmp_path: Path) -> None:
     format_name, content, expected = CASES[name]
     files = dict.fromkeys(NAMES, b"video") | {name: content_of(content)}
-    folder = _write(tmp_path / "data", files)
+    folder = write_files(tmp_path / "data", files)
     listing = list_folder_videos(folder)
     assert listing.formats == {name: format_name}
     assert _shown(list(listing.videos)) == expected
@@ -72,7 +65,7 @@ def test_format_is_recognized_under_any_name_and_in_utf16(name: str, tmp_path: P
     files = dict.fromkeys(NAMES, b"video") | {"x/y.json": content_of(content).decode().encode("utf-16")}
     if name.endswith("csv") or name in ("metadata.jsonl", "list.json", "one.json"):
         files["y.json"] = files.pop("x/y.json")  # their paths are relative to the table
-    listing = list_folder_videos(_write(tmp_path, files))
+    listing = list_folder_videos(write_files(tmp_path, files))
     assert [*listing.formats.values()] == [format_name]
     assert _shown(list(listing.videos)) == expected
 
@@ -91,7 +84,7 @@ def test_tables_of_several_folders_are_merged(tmp_path: Path) -> None:
         "val_2.json": json.dumps({"test/a": DENSE}).encode(),
         "dataset_info.json": b'{"features": {}, "splits": {}}',
     }
-    listing = list_folder_videos(_write(tmp_path, files))
+    listing = list_folder_videos(write_files(tmp_path, files))
     assert _shown(list(listing.videos)) == {
         "train/a.mp4": DOG,
         "test/a.mp4": {"captions": ["a cat"]} | DENSE_VIDEO,
@@ -172,7 +165,7 @@ def test_table_that_is_not_understood_is_named(
 ) -> None:
     raw = content if isinstance(content, bytes) else content_of(content)
     files = {"a.mp4": b"A", "a.txt": b"a dog", name: raw}
-    listing = list_folder_videos(_write(tmp_path, files))
+    listing = list_folder_videos(write_files(tmp_path, files))
     assert _shown(list(listing.videos)) == {"a.mp4": DOG}
     with pytest.raises(InvalidInput) as caught:
         listing.require_all()
@@ -251,13 +244,13 @@ def test_many_rows_of_a_video_after_many_blank_lines_are_merged_without_copies(t
         for n in range(15_000)
     )
     blank = b"\n" * 400_000
-    _write(tmp_path, {"a.mp4": b"video", "t.jsonl": blank + "\n".join(map(json.dumps, rows)).encode()})
+    write_files(tmp_path, {"a.mp4": b"video", "t.jsonl": blank + "\n".join(map(json.dumps, rows)).encode()})
     (video,) = list_folder_videos(tmp_path).videos
     assert (video.captions, len(video.transcript)) == (["a cat"], 15_000)
 
 
 def test_tables_that_are_no_files_are_left_out(tmp_path: Path) -> None:
-    _write(tmp_path, {"a.mp4": b"video"})
+    write_files(tmp_path, {"a.mp4": b"video"})
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "lost.json").symlink_to(tmp_path / "nowhere")
     assert [video.uri for video in list_folder_videos(tmp_path).videos] == ["a.mp4"]

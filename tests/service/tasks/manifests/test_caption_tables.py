@@ -17,7 +17,7 @@ from service.tasks.archive_unpacking import unpack_archive
 from service.tasks.manifests.caption_tables import FileMatcher
 from service.tasks.manifests.folder_videos import list_folder_videos
 from service.tasks.upload_preview import preview_upload
-from tests.packed_files import pack_zip
+from tests.packed_files import pack_zip, write_files
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 
@@ -35,13 +35,6 @@ FILES = {
 CAPTIONS = {"a.mp4": ["a cat"], "clips/b.mp4": ["a dog"], "clips/c.mp4": [], "d.mp4": ["a bird"]}
 
 
-def _write(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
 def _preview_videos(files: dict[str, bytes]) -> list[VideoSpec]:
     texts = [name for name in files if not name.endswith(".mp4")]
     request = PreviewRequest(
@@ -57,11 +50,11 @@ def _list_folder(path: Path, **options: Any) -> dict[str, list[str]]:
 
 
 def _list_written(files: dict[str, bytes]) -> Sequence[VideoSpec]:
-    return list_folder_videos(_write(settings().media_root / "pets", files)).videos
+    return list_folder_videos(write_files(settings().media_root / "pets", files)).videos
 
 
 def _list_synced(files: dict[str, bytes]) -> Sequence[VideoSpec]:
-    _write(settings().media_root / "pets", files)
+    write_files(settings().media_root / "pets", files)
     return [file.video for file in list_source("pets", captions_from_names=False).files]
 
 
@@ -73,19 +66,8 @@ Read = Callable[[dict[str, bytes]], Sequence[VideoSpec]]
 FRONT_ENDS = pytest.mark.parametrize("read", [_list_written, _list_synced, _unpack, _preview_videos])
 
 
-@FRONT_ENDS
-def test_every_front_end_has_the_same_videos(read: Read) -> None:
-    videos = {video.uri.removeprefix("upload://tsk_1/"): video for video in read(FILES)}
-    assert {uri: video.captions for uri, video in videos.items()} == CAPTIONS
-    metadata = {uri: video.metadata for uri, video in videos.items() if video.metadata}
-    assert metadata == {"a.mp4": {"place": "attic"}, "clips/b.mp4": {"place": "yard"}}
-    uploads = settings().uploads_dir / "tsk_1"
-    stored = {path.relative_to(uploads).as_posix() for path in uploads.rglob("*") if path.is_file()}
-    assert stored in ({*CAPTIONS}, set())
-
-
 def test_videos_without_a_row_are_named(tmp_path: Path) -> None:
-    assert list_folder_videos(_write(tmp_path / "pets", FILES)).without_row == ["clips/c.mp4", "d.mp4"]
+    assert list_folder_videos(write_files(tmp_path / "pets", FILES)).without_row == ["clips/c.mp4", "d.mp4"]
 
 
 def test_table_in_the_folder_of_an_archive() -> None:
@@ -101,7 +83,7 @@ def test_table_in_the_folder_of_an_archive() -> None:
 
 
 def test_manifests_and_named_tables_list_all_videos(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "pets", FILES)
+    folder = write_files(tmp_path / "pets", FILES)
     assert [*_list_folder(folder / "captions.csv")] == ["a.mp4", "clips/b.mp4"]
     (folder / "captions.csv").rename(folder / "manifest.csv")
     assert [*_list_folder(folder)] == ["a.mp4", "clips/b.mp4"]
@@ -115,7 +97,7 @@ def test_rows_with_other_spellings_of_a_path_name_the_file(tmp_path: Path) -> No
     absolute = str(tmp_path / "pets" / "a.mp4")
     rows = [absolute, "clips//b.mp4", "clips/../d.mp4", "https://x.example/z.mp4", name]
     table = "file,caption\n" + "".join(f"{row},text\n" for row in rows)
-    folder = _write(tmp_path / "pets", FILES | {"captions.csv": table.encode()})
+    folder = write_files(tmp_path / "pets", FILES | {"captions.csv": table.encode()})
     (folder / unicodedata.normalize("NFD", name)).write_bytes(b"K")
     assert [*_list_folder(folder)] == [*rows, "clips/c.mp4"]
 
@@ -152,14 +134,20 @@ def _spoken(videos: Sequence[VideoSpec]) -> dict[str, tuple[list[str], list[str]
 
 
 @FRONT_ENDS
-def test_subtitles_are_the_transcript_of_a_video_with_a_row(read: Read) -> None:
-    """Captions of the other sidecar files are replaced by the table."""
-    assert _spoken(read(SUBTITLED)) == {
+def test_every_front_end_has_the_same_videos(read: Read) -> None:
+    """Captions of side files are replaced by those of the table, and subtitles are not."""
+    videos = read(SUBTITLED)
+    assert _spoken(videos) == {
         "a.mp4": (["a cat"], ["the cat speaks"]),
         "clips/b.mp4": (["a dog"], ["the dog speaks"]),
         "clips/c.mp4": ([], []),
         "d.mp4": (["a bird"], ["the bird speaks"]),
     }
+    metadata = {v.uri.removeprefix("upload://tsk_1/"): v.metadata for v in videos if v.metadata}
+    assert metadata == {"a.mp4": {"place": "attic"}, "clips/b.mp4": {"place": "yard"}}
+    uploads = settings().uploads_dir / "tsk_1"
+    stored = {path.relative_to(uploads).as_posix() for path in uploads.rglob("*") if path.is_file()}
+    assert stored in ({*CAPTIONS}, set())
 
 
 @FRONT_ENDS
@@ -177,7 +165,7 @@ def test_transcript_of_a_row_replaces_subtitles(read: Read, table: str) -> None:
 
 def test_broken_subtitles_of_a_video_with_a_row_are_named(tmp_path: Path) -> None:
     broken = FILES | {"a.srt": b"\xff\xfe\xff"}
-    listing = list_folder_videos(_write(tmp_path / "pets", broken))
+    listing = list_folder_videos(write_files(tmp_path / "pets", broken))
     assert _spoken(listing.videos)["a.mp4"] == (["a cat"], [])
     assert listing.left_out["a.srt"].field.startswith("a.srt")
     with pytest.raises(InvalidInput, match=r"a\.srt"):
@@ -185,8 +173,8 @@ def test_broken_subtitles_of_a_video_with_a_row_are_named(tmp_path: Path) -> Non
 
 
 def test_subtitles_of_a_row_do_not_leave_the_root(tmp_path: Path) -> None:
-    root = _write(tmp_path / "pets", FILES)
-    _write(tmp_path, {"secret.srt": _subtitles("a secret")})
+    root = write_files(tmp_path / "pets", FILES)
+    write_files(tmp_path, {"secret.srt": _subtitles("a secret")})
     (root / "a.srt").symlink_to(tmp_path / "secret.srt")
     listing = list_folder_videos(root, root=root.resolve())
     assert "leads outside" in listing.left_out["a.srt"].message
@@ -196,7 +184,7 @@ def test_subtitles_of_a_row_do_not_leave_the_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [".", "/", "nowhere/x.mp4", "https://x.example/a.mp4", "y" * 300 + ".mp4"])
 def test_rows_without_a_file_beside_them_have_no_subtitles(tmp_path: Path, row: str) -> None:
     manifest = f"file,caption\na.mp4,x\n{row},y\n".encode()
-    listing = list_folder_videos(_write(tmp_path / "pets", SUBTITLED | {"manifest.csv": manifest}))
+    listing = list_folder_videos(write_files(tmp_path / "pets", SUBTITLED | {"manifest.csv": manifest}))
     assert _spoken(listing.videos).get(row, (["y"], [])) == (["y"], [])
     assert _spoken(listing.videos)["a.mp4"] == (["x"], ["the cat speaks"])
 

@@ -32,44 +32,19 @@ def cue_blocks(number: int, text: str) -> str:
     return "".join(f"00:01.000 --> 00:02.000\n{text} {cue}\n\n" for cue in range(number))
 
 
-SUBRIP = """1
-00:00:01,000 --> 00:00:02,000
-<i>Good
-morning</i>
-
-2
-00:00:02,000 --> 00:00:03,000
-{\\an8}Salt &amp; pepper
-"""
-
-WEBVTT_TEXT = """WEBVTT - of the day
-
-STYLE
-::cue { color: red }
-
-NOTE nobody reads this
-
-intro
-00:01.000 --> 00:02.000 align:start
-<c.yellow>Good</c> morning
-00:02.000 --> 00:03.000
-Stir <00:02.500>well
-"""
-
-
 def test_files_of_all_kinds_are_read_in_order() -> None:
     video = read_files(
         {
             "day/clip.1.txt": "\ufeffa pan\r\n\r\n  eggs \n",
             "day/clip.1.info.json": '{"title": "Breakfast", "description": "a pan", "uploader": "me"}',
-            "day/clip.1.srt": SUBRIP,
-            "day/clip.1.vtt": WEBVTT_TEXT,
+            "day/clip.1.srt": "1\n00:00:01,000 --> 00:00:02,000\n<i>Good\nmorning</i>\n",
+            "day/clip.1.vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\nnot read beside a better kind\n",
             "day/clip.txt": "of another video",
         }
     )
     assert video.uri == "day/clip.1.mp4"
     assert video.captions == ["a pan", "eggs", "Breakfast"]
-    assert [cue.text for cue in video.transcript] == ["Good morning", "Salt & pepper"]
+    assert [cue.text for cue in video.transcript] == ["Good morning"]
     assert video.metadata == {"uploader": "me"}
     assert read_files({}) == VideoSpec(uri="day/clip.1.mp4", captions=[], metadata=None)
 
