@@ -47,7 +47,7 @@ async def _caller(request: Request) -> str:
     return principal.caller if principal else ""
 
 
-# The engine imports torch, which an application on a data folder needs only for searches.
+# An application on a data folder spends the time to import the engine only for searches.
 if TYPE_CHECKING:
     QueryDep = Annotated[SearchEngine, Depends(_query_service)]
 else:
@@ -119,7 +119,7 @@ class _UrlFilters(BaseModel):
         """Return the parameters as arguments of the query service; raises InvalidInput."""
         arguments = dict(self)
         if self.where is not None:
-            from service.search.video_filters import parse_where_json  # imports torch
+            from service.search.video_filters import parse_where_json  # with the engine
 
             arguments["where"] = parse_where_json(self.where)
         return arguments

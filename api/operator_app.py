@@ -43,7 +43,7 @@ class _OperatorState(State):
     @cached_property
     def query_service(self) -> SearchEngine:
         """The search engine on the current snapshot."""
-        # Imported here because only searches need torch.
+        # Imported here because only searches need the engine.
         from service.search.engine import SearchEngine
 
         engine = SearchEngine(self.settings)

@@ -30,7 +30,7 @@ from service.core.settings import Settings
 from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
 
 if TYPE_CHECKING:
-    from service.search.engine import AdmissionControl  # imports torch
+    from service.search.engine import AdmissionControl
 
 PREFIX = "/v1"
 MAX_FORM_FILES, MAX_FORM_FIELDS = 1, 8  # a form is kept in memory until it is complete

@@ -22,7 +22,7 @@ from service.catalog.task_names import read_task_names, require_task
 from service.catalog.video_texts import read_texts
 from service.core import list_parameters
 from service.core.errors import NotFound
-from service.core.settings import settings
+from service.core.media_urls import media_urls
 from service.core.text_rules import name_key
 from service.library.library_status import shard_faults
 from service.library.recall_matrix import last_served_order
@@ -213,13 +213,6 @@ def video_links(video: Video) -> dict[str, Any]:
     """Name the addresses and the metadata of a video, which its row has under other names."""
     thumbnail, stream = media_urls(video.id)
     return {"metadata": video.extra, "thumbnail_url": thumbnail, "stream_url": stream}
-
-
-def media_urls(video_id: str, moment: VideoMoment | None = None) -> tuple[str, str]:
-    """Build the URL paths of thumbnail and stream, with a media fragment for a moment: players play that part."""
-    video = f"{settings().root_path}/videos/{video_id}"
-    fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
-    return f"{video}/thumbnail", f"{video}/stream{fragment}"
 
 
 def thumbnail_path(video_id: str) -> Path:

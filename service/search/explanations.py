@@ -41,8 +41,8 @@ from service.catalog.tables import Video
 from service.catalog.task_names import require_task
 from service.core import request_limits
 from service.core.errors import Conflict, InvalidInput
+from service.core.media_urls import media_urls
 from service.core.settings import Settings
-from service.library.library_listing import media_urls
 from service.library.recall_matrix import newest_recall
 from service.search.catalog_read_cache import CatalogReadCache, read_cues, read_rows
 from service.search.search_request import SearchRequest, parse_requests

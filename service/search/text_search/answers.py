@@ -27,7 +27,7 @@ from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, logistic
 from service.catalog.video_texts import SourcedCues
 from service.core import request_limits
-from service.library.library_listing import media_urls
+from service.core.media_urls import media_urls
 from service.search.catalog_read_cache import VideoRow, read_rows
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
