@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from index.errors import ShardStoreError
-from index.files.manifest_format import Manifest, ReleaseEntry
+from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
 from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.shards.vector_store import SearchableShard
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import read_query_release, read_video_release
+from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
+from models.encoders.query_encoder import QueryEncoder
 from models.encoders.video_encoder import VideoEncoder
-from models.releases.release_files import read_fold, read_lineage, read_release, with_training_state
+from models.releases.release_files import (
+    LINEAGE_FILES,
+    QUERY_FILES,
+    read_fold,
+    read_lineage,
+    read_release,
+    with_training_state,
+)
 from models.releases.release_state import (
     Lineage,
     MeasuredFold,
@@ -37,19 +47,53 @@ from trainer.task_data import StoredVectors
 _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
+class _PinnedReleases(Mapping[str, ReleaseState]):
+    """The release that each shard pins, by task ID, for encoding queries; read when it is looked up, not kept."""
+
+    def __init__(self, shards: Mapping[str, SegmentEntry], read: Callable[[str], ReleaseState]) -> None:
+        self._shards, self._read = shards, read
+
+    def __getitem__(self, task: str) -> ReleaseState:
+        return self._read(self._shards[task].release)
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._shards
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+
+@dataclass
+class LibraryCache:
+    """What a process has read of a store, whose published files never change."""
+
+    snapshot: IndexSnapshot | None = None
+    contributions: dict[str, TaskLineage] = field(
+        default_factory=dict
+    )  # tasks that a release adds, by its ID
+    # The last encoder, and the releases that it has read, by task ID.
+    encoder: tuple[QueryEncoder, dict[str, str]] | None = None
+
+
 class Library:
     """A snapshot of the published library; ``read_captions`` gets those of a task without a routing profile."""
 
     def __init__(
-        self, store: ShardStore, read_captions: Callable[[str], Sequence[str]] | None = None
+        self,
+        store: ShardStore,
+        read_captions: Callable[[str], Sequence[str]] | None = None,
+        cache: LibraryCache | None = None,
     ) -> None:
         self.store = store
         self._read_captions = read_captions
-        self._snapshot = IndexSnapshot.open(store, verify=False)
-        self._folders: dict[str, Path] = {}
+        self._cache = cache or LibraryCache()
+        self._snapshot = IndexSnapshot.open(store, verify=False, previous=self._cache.snapshot)
+        self._cache.snapshot = self._snapshot
         self._releases: dict[str, ReleaseState] = {}
-        self._contributions: dict[str, TaskLineage] = {}
-        self._pinned: dict[str, ReleaseState] = {}
+        self._last_pinned: tuple[str, ReleaseState] | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -82,7 +126,8 @@ class Library:
 
     def description(self, identifier: str) -> ReleaseState:
         """Read a release without tensors, routing profiles and ancestors; errors as in :meth:`release`."""
-        return read_release(self._folder(identifier), tensor_prefixes=lambda kind: (), profiles=False)
+        folder = self._folder(identifier, QUERY_FILES)
+        return read_release(folder, tensor_prefixes=lambda kind: (), profiles=False)
 
     @cached_property
     def lineages(self) -> list[Lineage]:
@@ -123,16 +168,46 @@ class Library:
         shard = self.manifest.shards.get(task.task_id)
         return shard is not None and shard.fingerprint == task.fingerprint
 
-    def pinned_releases(self, tasks: Iterable[ReleaseTask]) -> dict[str, ReleaseState]:
-        """Read the releases that the shards of some tasks pin, for encoding queries, by task ID; without profiles."""
-        pinned: dict[str, ReleaseState] = {}
-        for task in tasks:
-            if (shard := self.manifest.shards.get(task.task_id)) is not None:
-                if shard.release not in self._pinned:
-                    folder = self._folder(shard.release)
-                    self._pinned[shard.release] = read_query_release(folder, profiles=False)
-                pinned[task.task_id] = self._pinned[shard.release]
-        return pinned
+    @cached_property
+    def pinned_releases(self) -> Mapping[str, ReleaseState]:
+        """The releases that the shards pin, for encoding queries, by task ID; without profiles."""
+        return _PinnedReleases(self.manifest.shards, self._read_pinned)
+
+    def _read_pinned(self, identifier: str) -> ReleaseState:
+        if self._last_pinned is None or self._last_pinned[0] != identifier:
+            folder = self._folder(identifier, QUERY_FILES)
+            self._last_pinned = identifier, read_query_release(folder, profiles=False)
+        return self._last_pinned[1]
+
+    def query_encoder(
+        self, backbone: Backbone, state: ReleaseState, replaced: Mapping[str, ReleaseState]
+    ) -> QueryEncoder:
+        """Open a release's query encoder, with other releases than the published ones for some tasks; it shares what
+        the last encoder of its lineage has read. Errors as in :meth:`release`.
+        """
+        read = {
+            task.task_id: self.manifest.shards[task.task_id].release
+            for task in state.tasks
+            if task.task_id not in replaced and self.serves(task)
+        }
+        tasks = [task.task_id for task in state.tasks]
+        previous, known = self._cache.encoder or (None, {})
+        if previous is not None and (
+            previous.backbone.fingerprint != backbone.fingerprint
+            or previous.tasks != tasks[: len(previous.tasks)]
+        ):
+            previous, known = None, {}
+        unchanged = [task for task, release in read.items() if known.get(task) == release]
+        pinned = ChainMap(dict(replaced), cast(dict[str, ReleaseState], self.pinned_releases))
+        encoder = open_query_encoder(backbone, state, pinned, previous, unchanged)
+        if encoder.shares_text_encoding and len(replaced) < 2:  # others keep much memory per task
+            self._cache.encoder = encoder, read
+        return encoder
+
+    def record_release(self, task: str, release: str) -> None:
+        """Record which release the last encoder has read for its newest task, once it is written."""
+        if self._cache.encoder is not None:
+            self._cache.encoder[1][task] = release
 
     def fold(self, task: str) -> MeasuredFold | None:
         """Read the fold of the release that a task's shard pins, None without one; errors as in :meth:`release`."""
@@ -143,25 +218,23 @@ class Library:
         and ReleaseError if it does not fit the backbone.
         """
         shard = self.manifest.shards[task]
-        pinned = {task: read_video_release(self._folder(shard.release))}
+        pinned = {task: read_video_release(self._folder(shard.release, QUERY_FILES))}
         encoder = VideoEncoder(backbone, {task: shard.fingerprint}, pinned)
         return encoder.for_task(task)
 
     def _contribution(self, identifier: str) -> TaskLineage:
         """Read what a release added, once."""
-        if identifier not in self._contributions:
-            self._contributions[identifier] = read_lineage(self._folder(identifier))
-        return self._contributions[identifier]
+        if identifier not in self._cache.contributions:
+            self._cache.contributions[identifier] = read_lineage(self._folder(identifier, LINEAGE_FILES))
+        return self._cache.contributions[identifier]
 
-    def _folder(self, identifier: str) -> Path:
-        """Find a release's folder, and check its files against the published checksums."""
-        if identifier not in self._folders:
-            folder = self._snapshot.release_folder(identifier)
-            self._folders[identifier] = self._checked(folder, self.manifest.releases[identifier])
-        return self._folders[identifier]
+    def _folder(self, identifier: str, used: Collection[str] = ()) -> Path:
+        """Find a release's folder, and check the files that are used, or all, against the published checksums."""
+        folder = self._snapshot.release_folder(identifier)
+        return self._checked(folder, self.manifest.releases[identifier], used)
 
-    def _checked(self, folder: Path, entry: ReleaseEntry) -> Path:
-        if not _releases.is_intact(folder, entry.files):
+    def _checked(self, folder: Path, entry: ReleaseEntry, used: Collection[str] = ()) -> Path:
+        if not _releases.is_intact(folder, entry.files, used):
             raise LibraryDamaged(
                 f"release {entry.id[:12]} was altered or is missing: restore "
                 f"index/releases/{entry.id} from a backup, then retry the task"

@@ -16,9 +16,10 @@ appended caption's evidence for its own task is therefore computed with its toke
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -48,6 +49,7 @@ MAX_TASK_CAPTIONS = 64
 MAX_FOLD_VECTORS = 512  # of queries, and of videos; bounds the standard error of a recall by 2.2 %
 MAX_GALLERY = 25_000  # videos of a task that captions are searched in
 _FOLDS = 5
+_PART_TASKS = 128  # that the encoder of a solution without some videos knows
 _OTHER_VIDEOS = 10  # that were not learned, and are compared with a caption
 
 
@@ -82,7 +84,7 @@ def calibrate_release(
 
     The task is the new one as it was learned, the last of the release; some of its videos may be deleted since.
     """
-    pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
+    pinned = library.pinned_releases
     previous = library.continued_release(state.tasks[:-1])
     earlier = library.release(previous).calibration if previous else ()
     deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
@@ -296,9 +298,11 @@ def _open_part(
     part: Method, task: str, encoder: QueryEncoder, pinned: Mapping[str, ReleaseState]
 ) -> tuple[ReleaseState, QueryEncoder]:
     """Release a method that has learned a part of a task, and open its query encoder."""
-    state, others = part.release(), [other for other in pinned if other != task]
-    every = {**pinned, task: state}
-    return state, open_query_encoder(part.backbone, state, every, encoder, unchanged_tasks=others)
+    state = part.release()
+    recent = replace(state, tasks=state.tasks[-_PART_TASKS:])  # only the last one is searched
+    every = ChainMap({task: state}, cast(dict[str, ReleaseState], pinned))
+    others = [other.task_id for other in recent.tasks if other.task_id != task]
+    return state, open_query_encoder(part.backbone, recent, every, encoder, unchanged_tasks=others)
 
 
 def calibrate_appended(

@@ -201,8 +201,7 @@ def index_task(
     vectors = embed() if embed else method.embed_videos(task.clips, report=partial(report, "indexing"))
     report("calibrating", 0)
     state = method.release()
-    pinned = {**library.pinned_releases(state.tasks), task.task_id: state}
-    encoder = open_query_encoder(method.backbone, state, pinned)
+    encoder = library.query_encoder(method.backbone, state, {task.task_id: state})
     state = calibrate(encoder, state, MemoryShard(ids, vectors))
     served, tensors = split_training_state(state)
     training: ReleaseEntry | None = None
@@ -214,6 +213,7 @@ def index_task(
         write_release(staged, served, parent=library.parent_release(state))
         write_self_test(staged, _self_test(encoder, library, state, ids, vectors))
         release = store.adopt_release(staged)
+    library.record_release(task.task_id, release.id)
     queries = cache(partial(_gate_queries, encoder, method, state, task))
 
     def write(ids: Ids, vectors: Vectors) -> SegmentEntry:
@@ -292,7 +292,7 @@ def evaluate_release(
     queries is measured with the fold of its release.
     """
     state = written.state.as_measured()
-    pinned = {**library.pinned_releases(state.tasks), written.shard.task: state}
+    replaced = {written.shard.task: state}
     galleries: list[Gallery] = []
     rows: list[int] = []
     no_videos = HeldOutVideos.from_captions([])
@@ -315,10 +315,11 @@ def evaluate_release(
         vectors = fold.query_vectors(np.array([query.vector_id for query in held.queries], np.int64))
         shard = FoldShard(gallery.shard, fold)
         galleries[column] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
-        pinned[task] = replace(pinned[task], tensors={**pinned[task].tensors, **fold.routing})
+        pinned = replaced.get(task) or library.pinned_releases[task]
+        replaced[task] = replace(pinned, tensors={**pinned.tensors, **fold.routing})
         if task not in library.uncounted:
             profiles[row] = fold.tokens, fold.values
-    encoder = open_query_encoder(backbone, state, pinned)
+    encoder = library.query_encoder(backbone, state, replaced)
     return evaluate_row(
         encoder, galleries, state.profiles.replace_rows(profiles).to_dense(rows), report=report
     )

@@ -52,7 +52,7 @@ def replace_text(path: Path, text: str) -> None:
 
 def hash_files(folder: Path) -> dict[str, str]:
     """Compute the SHA-256 of each file in a folder, by name."""
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
 
 
 def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
@@ -67,7 +67,7 @@ def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, ver
         actual = sum((folder / name).stat().st_size for name in files)
         if size is not None and actual != size:
             return f"its files have {actual} bytes instead of {size}"
-        altered = [name for name, digest in files.items() if verify and _sha256(folder / name) != digest]
+        altered = [name for name, digest in files.items() if verify and hash_file(folder / name) != digest]
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
     return f"{', '.join(altered)} was altered" if altered else None
@@ -107,6 +107,7 @@ def _lock(file: TextIO, timeout: float | None) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,16 +6,17 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from index.errors import ManifestError
-from index.files.durable_files import exclusive_lock, find_damage, hash_files, replace_text, sync
+from index.files.durable_files import exclusive_lock, find_damage, hash_file, hash_files, replace_text, sync
 from index.files.manifest_format import Manifest, content_id, load_checked
 
 WORDS = "words.json"
@@ -113,11 +114,14 @@ class StoreFolder:
         return SealedFolder(target.name, size, files)
 
     def manifest(self) -> Manifest:
-        """Read the current manifest; an empty one before the first publication; raises ManifestError."""
+        """Read the current manifest, again only if the file was replaced; an empty one before the first publication;
+        raises ManifestError.
+        """
         if self.manifest_path.exists() and not self.manifest_path.is_file():
             raise ManifestError("manifest.json is not a regular file")  # a pipe would block
         try:
-            return Manifest.loads(self.manifest_path.read_text(encoding="utf-8"))
+            stat = self.manifest_path.stat()
+            return _read_manifest(self.manifest_path, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
         except FileNotFoundError:
             return Manifest()
         except UnicodeDecodeError as error:
@@ -148,6 +152,11 @@ class StoreFolder:
         return published
 
 
+@lru_cache(maxsize=2)
+def _read_manifest(path: Path, version: tuple[int, ...]) -> Manifest:
+    return Manifest.loads(path.read_text(encoding="utf-8"))
+
+
 _State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in nanoseconds, by file name
 
 
@@ -162,21 +171,25 @@ class VerifiedFolders:
         self._verified: dict[Path, tuple[_State, dict[str, str]]] = {}
         self._lock = Lock()
 
-    def is_intact(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Check whether a folder contains exactly these files (name → SHA-256)."""
+    def is_intact(self, folder: Path, files: Mapping[str, str], used: Collection[str] = ()) -> bool:
+        """Check whether a folder contains exactly these files (name → SHA-256); of the files, only those that the
+        caller has ``used``, or all, are read.
+        """
         try:
             # The state is read before the checksums, so the next call notices a change while they are computed.
             state = _file_states(folder)
             with self._lock:
                 verified = self._verified.get(folder)
-            digests = verified[1] if verified is not None and verified[0] == state else hash_files(folder)
+            digests = verified[1] if verified is not None and verified[0] == state else {}
+            names = [name for name in used or state if name in state]
+            digests = digests | {name: hash_file(folder / name) for name in names if name not in digests}
         except OSError:  # it is missing, unreadable, or contains a folder
             with self._lock:
                 self._verified.pop(folder, None)
             return False
         with self._lock:
             self._verified[folder] = state, digests
-        return digests == files
+        return state.keys() == files.keys() and digests.items() <= files.items()
 
 
 def _file_states(folder: Path) -> _State:

@@ -42,6 +42,7 @@ _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routi
 _TRAINING = "training.safetensors"
 _CALIBRATION, _FOLD, _FOLD_ROUTING = "calibration.json", "fold.safetensors", "routing."
 LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs
+QUERY_FILES = (_DESCRIPTION, _WEIGHTS)  # files that read_release needs without profiles
 _SELF_TEST = "probes.safetensors"
 SELF_TEST_ANCHORS = 5  # stored vectors that each self-test query is scored against
 MAX_TESTED_OLDER_TASKS = 24  # tasks that are tested besides the newest one

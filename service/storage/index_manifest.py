@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from sqlalchemy import func, select
@@ -68,24 +67,11 @@ def read_manifest() -> Manifest:
 
 
 def published_manifest() -> tuple[Manifest, dict[str, str]]:
-    """Read the index manifest, and the error if it is unreadable; a replaced file is read again."""
-    folder = settings().index_dir
-    if not folder.exists():
-        return Manifest(), {}
+    """Read the index manifest, and the error if it is unreadable."""
     try:
-        stat = (folder / "manifest.json").stat()
-        signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    except FileNotFoundError:
-        signature = (0, 0, 0)
-    try:
-        return _read_version(folder, signature), {}
+        return ShardStore(settings().index_dir).manifest(), {}
     except ShardStoreError as error:
         return Manifest(), {"index": str(error)}
-
-
-@lru_cache(maxsize=4)
-def _read_version(folder: Path, signature: tuple[int, ...]) -> Manifest:
-    return ShardStore(folder).manifest()
 
 
 def require_manifest(published: Manifest) -> None:

@@ -26,7 +26,6 @@ from index.arrays import Ids
 from index.errors import ShardStoreError
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import open_query_encoder
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import store_calibration
@@ -243,7 +242,7 @@ def _measure(
             held_out = [query for query in held_out if fold.has_caption(query.vector_id, query.text)]
         if is_learned := len(held_out) < MIN_CAPTIONS:
             held_out, fold = _domain_captions(domain, shard.ids, ("test", "val", *LEARNED_SPLITS)), None
-        encoder = open_query_encoder(backbone, state, library.pinned_releases(state.tasks))
+        encoder = library.query_encoder(backbone, state, {})
         claim.tick()
         drift = measure_drift(
             encoder,

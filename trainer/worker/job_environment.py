@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from cinestrata_schemas.problems import Action
 from index.errors import ShardStoreError, StoreUnavailable
+from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, weights_bytes
 from models.backbones.tower_computation import compute_device, has_fast_bfloat16
@@ -21,7 +22,7 @@ from models.errors import ModelError, NotEnoughMemory
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import CinestrataError, Unavailable, VectorStoreOutage
-from service.core.settings import settings
+from service.core.settings import Settings, settings
 from service.library.deletion import sweep_index
 from service.search.library_words import write_words
 from service.storage import index_manifest
@@ -39,7 +40,7 @@ from trainer.errors import (
     VectorIdsTaken,
 )
 from trainer.methods import MethodError
-from trainer.published_library import Library
+from trainer.published_library import Library, LibraryCache
 from trainer.task_data import TaskData, vector_ids
 from trainer.training_memory import usable_bytes
 from trainer.worker.catalog_reader import learned_captions
@@ -74,9 +75,17 @@ def task_backbone(task_id: str) -> Backbone:
     return backbone
 
 
+_last: tuple[Settings, ShardStore, LibraryCache] | None = (
+    None  # the library that this process has opened last
+)
+
+
 def open_library() -> Library:
     """Open the published library; raise ManifestError."""
-    library = Library(library_store(settings()), learned_captions)
+    global _last
+    if _last is None or _last[0] is not settings():
+        _last = settings(), library_store(settings()), LibraryCache()
+    library = Library(_last[1], learned_captions, _last[2])
     index_manifest.require_manifest(library.manifest)
     return library
 
