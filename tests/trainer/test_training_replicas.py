@@ -69,8 +69,17 @@ def _assert_equal_training(
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*STEPPED, "er", "ewc", "lwf"])
+# One method draws noise, and one has a memory of its own. The fast tests compare the parts of all methods.
+REPLICATED = ("ffa_tame", "strata", "er")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in REPLICATED else pytest.mark.endurance)
+        for name in (*STEPPED, "er", "ewc", "lwf")
+    ],
+)
 def test_two_processes_have_the_loss_and_weights_of_one(
     backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
 ) -> None:

@@ -51,7 +51,7 @@ def _run(out: Path, *arguments: str, path: Path | None = None) -> tuple[int, dic
     return status, {check["name"]: check for check in checks}
 
 
-@pytest.mark.slow  # about a minute: it trains
+@pytest.mark.endurance  # about a minute: it trains
 @pytest.mark.timeout(1200)
 def test_checks_of_the_core_pass_without_the_packages_of_the_service(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_REFUSE_IMPORTS.format(names=MISSING))
@@ -71,7 +71,7 @@ def test_checks_of_the_core_pass_without_the_packages_of_the_service(tmp_path: P
     assert figures["checkpointing_last_loss"] == figures["last_loss"]
 
 
-@pytest.mark.slow  # searches, and starts a server
+@pytest.mark.endurance  # searches, and starts a server
 @pytest.mark.timeout(1200)
 def test_checks_of_the_service_pass_on_a_processor(tmp_path: Path) -> None:
     arguments = ("--device", "cpu", "--budget", "1000", "--only", *NEED_PACKAGES)

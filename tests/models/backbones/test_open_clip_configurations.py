@@ -39,12 +39,12 @@ TEXT_TOWERS: dict[str, Callable[[int], Any]] = {
 }
 # One of each family, up to a billion parameters.
 FULL_SIZE = (
-    "RN50",
     "ViT-B-16-SigLIP2",
     "xlm-roberta-base-ViT-B-32",
     *(
         pytest.param(name, marks=pytest.mark.endurance)
         for name in (
+            "RN50",
             "ViT-B-32",
             "convnext_base",
             "coca_ViT-B-32",

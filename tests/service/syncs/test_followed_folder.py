@@ -43,7 +43,11 @@ OPERATIONS = (
     "restore times",
 )
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+SEEDS = [
+    0,
+    pytest.param(1, marks=pytest.mark.slow),
+    *(pytest.param(seed, marks=pytest.mark.endurance) for seed in (2, 3)),
+]
 
 
 class Killed(BaseException):

@@ -149,7 +149,7 @@ def _start_worker(task_id: str, **attributes: Any) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
     database: str, tmp_path: Path, settings_factory: Callable[..., Settings], post: Post
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -75,37 +76,32 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
     assert "'night-2': the file differs from the accepted one" in str(view.error)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("error", "reason", "hint"),
-    [
-        (MemoryError(), "Out of memory", "batch_size"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Out of memory", "batch_size"),
-        (
-            torch.AcceleratorError("CUDA error: no CUDA-capable device is detected"),
-            "The worker's GPU failed (CUDA error: no",
-            "CUDA_VISIBLE_DEVICES",
-        ),
-        (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel"), "Out of memory", "batch_size"),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
-            "Out of memory",
-            "batch_size",
-        ),
-        (RuntimeError("shapes cannot be multiplied"), "RuntimeError: shapes cannot", "worker's log"),
-    ],
-)
-def test_unexpected_errors_fail_the_task_with_reason_and_hint(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, hint: str
-) -> None:
-    def fail(*_: Any) -> torch.Tensor:
-        raise error
+ERRORS = [
+    (MemoryError(), "Out of memory", "batch_size"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Out of memory", "batch_size"),
+    (
+        torch.AcceleratorError("CUDA error: no CUDA-capable device is detected"),
+        "The worker's GPU failed (CUDA error: no",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+    (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel"), "Out of memory", "batch_size"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "Out of memory", "batch_size"),
+    (RuntimeError("shapes cannot be multiplied"), "RuntimeError: shapes cannot", "worker's log"),
+]
 
-    monkeypatch.setattr(FfaTame, "loss", fail)
-    view = run_job(post_videos("day"))
-    assert view.state == "failed"
-    assert reason in str(view.error)
-    assert hint in str(view.error_hint)
+
+def test_unexpected_errors_fail_the_task_with_reason_and_hint(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, errors = post_videos("day"), [error for error, _, _ in ERRORS]
+    monkeypatch.setattr(FfaTame, "loss", Mock(side_effect=errors))
+    for error, reason, hint in ERRORS:
+        view = run_job(task)
+        assert view.state == "failed", error
+        assert reason in str(view.error)
+        assert hint in str(view.error_hint)
+        commands.retry_task(task)
+        probe(task)
 
 
 def test_divergence_names_the_step_and_removes_checkpoints(
