@@ -1,7 +1,7 @@
-"""Operate a library: its state in a bounded size, and the compactions and snapshots that operators start on the page.
+"""Operate a library: the state that the page shows, and the compactions and snapshots that operators start there.
 
-The worker of a job holds its lease. If the worker dies, the lease expires and the job starts again, which both kinds
-permit. After three lost workers the job fails.
+The worker of a job holds its lease. If the worker dies, the lease expires and the job starts again: both
+kinds can be repeated. After three lost workers the job fails.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _finish(
 
 
 def operations_status() -> operations.OperationsStatus:
-    """Collect the state of operation."""
+    """Collect queues, running tasks, workers, jobs and disk space, in lists of bounded length."""
     with session_scope() as session:
         at = now(session)
         waiting = _waiting_tasks(session, at)

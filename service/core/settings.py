@@ -206,7 +206,7 @@ class Settings(BaseSettings):
     # length of a moment; longer videos are searched by moments
     moment_seconds: float = Field(default=20, ge=1)
     torch_threads: int | None = Field(default=None, ge=1)
-    # processes that train a task together, each with its own GPU if there are GPUs; methods that draw noise need 1
+    # processes that train a task together, each with its own GPU if there are GPUs
     training_processes: int = Field(default=1, ge=1, le=64)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split if none is given
     # what to read from videos: off, or some of file, location, speech and screen, separated by commas

@@ -29,7 +29,7 @@ MAX_DOWNLOADED_BYTES = 16 * 1024**3  # over all workers on the data folder
 
 
 def normalize_uri(uri: str) -> str:
-    """Normalize a URI as the catalog stores it: those of uploads have no empty segments, ``.`` or ``..``."""
+    """Normalize an upload's URI for the catalog: no empty segments, ``.`` or ``..``; other URIs stay as they are."""
     if not uri.startswith(UPLOAD_SCHEME):
         return uri
     return UPLOAD_SCHEME + posixpath.normpath(uri.removeprefix(UPLOAD_SCHEME))
@@ -51,7 +51,7 @@ def thumbnail_path(video_id: str) -> Path:
 
 
 def require_writable(*folders: Path) -> None:
-    """Create each missing folder, and a file in each for a moment; raise DataFolderNotWritable."""
+    """Create missing folders, and check that files can be written to each; raise DataFolderNotWritable."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def disk_space() -> tuple[int | None, int | None]:
 
 
 def check_video_uri(uri: str) -> None:
-    """Check that a URI names a local file, or one in an allowed source without contacting it; raise MediaError."""
+    """Check that a URI names a local file, or one in an allowed source, which is not contacted; raise MediaError."""
     if is_source_uri(uri):
         _parse_file(uri)
     else:
@@ -126,7 +126,7 @@ def open_remote_video(uri: str, part: media_source.ByteRange | None) -> Iterator
 class SourceReader:
     """Lists remote folders, and reads small files such as manifests.
 
-    Unless restricted to the sources in the settings, as on the command line, it reads any with the user's credentials.
+    By default, it reads only sources in the settings; on the command line, it reads any, with the user's credentials.
     """
 
     def __init__(self, is_restricted: bool = True) -> None:

@@ -53,8 +53,8 @@ class TaskRequest:
             create: Stores the task and calls :meth:`settle` in the same transaction. If it fails and no task is stored,
                 the key can be used again.
 
-        Raises InvalidInput for a key that is not 1 to 255 visible ASCII characters, IdempotencyMismatch for that of a
-        request with another content, or IdempotencyInFlight while the same request is running.
+        Raises InvalidInput for a key that is not 1 to 255 visible ASCII characters, IdempotencyMismatch for a key of a
+        request with other content, or IdempotencyInFlight while the same request is running.
         """
         if self.key is None:
             return create()
@@ -67,7 +67,7 @@ class TaskRequest:
             except BaseException:
                 self._forget()
                 raise
-            reserved.end()  # with the task
+            reserved.end()  # settle() revoked it with the task
             return outcome
 
     def reserve(self, body_hash: str) -> dict[str, Any] | Lease:
@@ -118,7 +118,7 @@ class TaskRequest:
 
     @property
     def _scope(self) -> str:
-        """Digest of the caller: API keys are never stored as plain text."""
+        """Digest of the caller, so that no API key is stored as plain text."""
         return hashlib.sha256(self.caller.encode()).hexdigest()
 
     @property

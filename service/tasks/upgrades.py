@@ -1,4 +1,4 @@
-"""Upgrade domains: learn their videos again with another backbone or method, and undo or accept that.
+"""Upgrade domains: learn their videos again with another backbone or method, and undo or accept upgrades.
 
 An upgrade is a task of its own, which the learning worker processes in order of the queue. The domain stays searchable
 with its previous shard until the new one is published in its place. The index keeps the previous shard until the
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
-    """Store a task that learns the videos of a domain, or an append's domain, again, and notify the workers.
+    """Store a task that learns a domain (named by its ID or that of an append) again, and notify the workers.
 
     Raises NotFound; InvalidInput if backbone, method and settings are invalid, or do not fit the domain; Conflict if
     the domain is not learned, has the backbone and method already, or is being upgraded, or if an earlier release is
@@ -69,7 +69,7 @@ def upgrade_domain(task_id: str, spec: UpgradeSpec) -> TaskDetails:
         task.partial = spec.partial
         require_upgradable(session, domain, task)
         require_disk_space(int(domain.counts.get("accepted") or 0), backbone=task.backbone)
-        task.probed_at = now(session)  # its videos are
+        task.probed_at = now(session)  # its videos were probed with the domain
         insert_queued_task(session, task, (), 0)
         record_change(session, "task.upgrade", domain.id, {"upgrade": upgrade_id, **fields})
         view = task_details(session, [task])[0]
@@ -113,7 +113,7 @@ def require_upgradable(session: Session, domain: Task, upgrade: Task) -> None:
     if is_published(session, upgrade):
         return  # only its catalog rows are missing
     _require_complete(session, domain, manifest)
-    is_whole = manifest.keys_of(domain.id) == [domain.id]  # otherwise, files may be back
+    is_whole = manifest.keys_of(domain.id) == [domain.id]  # a partial upgrade can be repeated
     if is_whole and (upgrade.backbone, upgrade.method) == (domain.backbone, domain.method):
         raise Conflict(
             f"The domain {domain.name!r} has backbone {domain.backbone!r} and method {domain.method!r} already. "
@@ -142,7 +142,7 @@ def _require_no_unfinished(session: Session, domain: Task, kind: Any, name: str)
 
 
 def undo_upgrade(task_id: str) -> TaskDetails:
-    """Give a domain back the shard, backbone and method that it had before its upgrade. Videos deleted since stay so.
+    """Give a domain back the shard, backbone and method that it had before its upgrade; deleted videos stay deleted.
 
     A repeated call completes an interrupted one. Raises NotFound, Conflict if no upgrade can be undone or videos were
     appended since, or Unavailable if index or catalog cannot be written; the request can be repeated.
@@ -212,7 +212,7 @@ def accept_upgrade(task_id: str) -> TaskDetails:
 
 
 def settle_old_upgrades() -> None:
-    """Accept upgrades that were not undone for ``UNDO_DAYS``, and complete interrupted undoings.
+    """Accept upgrades that were not undone for ``UNDO_DAYS``, and complete interrupted calls of :func:`undo_upgrade`.
 
     A domain where this fails is tried again the next time; the others do not wait for it.
     """

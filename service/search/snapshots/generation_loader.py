@@ -1,4 +1,4 @@
-"""Load the newest generation as a snapshot, or with a previous release if that is refused."""
+"""Load the newest generation as a snapshot, or an earlier release if the newest one is refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GenerationLoader:
 
     def __init__(self, settings: Settings) -> None:
         self.backbones: WeakValueDictionary[str, QueryBackbone] = WeakValueDictionary()
-        self._first: QueryBackbone | None = None  # until a snapshot has it
+        self._first: QueryBackbone | None = None  # kept alive until a snapshot refers to it
         self.memory = EncoderMemory(_memory_limit() // 4)
         self._settings = settings
         self._store = library_store(settings, device=settings.index_device)
@@ -106,7 +106,7 @@ class GenerationLoader:
     def backbone_of(self, release: ReleaseState) -> QueryBackbone:
         """Load the backbone that a release was learned on, by its name or the configured one.
 
-        Raises BackboneUnavailable if it cannot be loaded, or its weights are others.
+        Raises BackboneUnavailable if it cannot be loaded, or has other weights.
         """
         errors: list[str] = []
         for name in dict.fromkeys(filter(None, [release.backbone, self._settings.backbone])):
@@ -135,7 +135,7 @@ class GenerationLoader:
         return backbone
 
     def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
-        """Read the current IDs of tasks, from the manifest on disk, whose shards differ from a snapshot's."""
+        """Read from the manifest on disk the current IDs of those tasks whose shards differ from a snapshot's."""
         manifest, before = self._store.manifest(), snapshot.index_snapshot.manifest
         if not manifest.shards:
             raise ManifestError("manifest.json is missing; restore the file from a backup")

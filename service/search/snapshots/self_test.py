@@ -49,7 +49,7 @@ def check_self_test(
         task, expected = self_test.tasks[row], self_test.vectors[row].astype(np.float32)
         is_newest = task == self_test.tasks[0]
         try:
-            difference = _score_difference(self_test, row, vector, shards[task], is_newest)
+            difference = _score_difference(self_test, row, vector, shards[task], is_searched=is_newest)
             is_comparable = vector.shape == expected.shape
             difference = max(
                 float(np.linalg.norm(vector - expected)) if is_comparable else np.inf, difference
@@ -66,9 +66,9 @@ def check_self_test(
 
 
 def _score_difference(
-    self_test: SelfTest, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
+    self_test: SelfTest, row: int, vector: Vectors, shard: SearchableShard, *, is_searched: bool
 ) -> float:
-    """Find the largest score difference over a query's recorded vectors and, if searched, its ranks."""
+    """Find a query's largest score difference over its recorded vectors and, if the shard is searched, its ranks."""
     is_stored, _ = find_ids(shard.ids, self_test.ids[row])  # missing ranks have the ID −1
     ids, expected = self_test.ids[row][is_stored], self_test.scores[row][is_stored]
     if not len(ids):

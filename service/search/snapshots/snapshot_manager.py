@@ -40,7 +40,7 @@ RETRY_SECONDS = 30.0  # between attempts to load what was refused or degraded, w
 CATCH_UP_SECONDS = 10.0  # maximum wait of a search for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After if that was too short
 _MAX_EARLIER = 2  # snapshots of earlier releases
-_RELEASE_RETRY_SECONDS = 5  # Retry-After if there was no memory for one
+_RELEASE_RETRY_SECONDS = 5  # Retry-After if memory did not suffice for such a snapshot
 
 MAX_EDIT_SHARE = 0.1  # of the thread's time: reading a large domain's captions takes seconds
 NOTHING_LEARNED = "no domain has been learned yet"
@@ -295,7 +295,7 @@ class SnapshotManager:
                 f"try again in {_RELEASE_RETRY_SECONDS} seconds.",
                 _RELEASE_RETRY_SECONDS,
             ) from error
-        # For hits in a shard that only the current snapshot cannot search.
+        # The current snapshot has not prepared the words of shards that it cannot search.
         self._words.prepare(snapshot.video_tasks.videos)
         self._words.captions_of(snapshot.video_tasks)
         return snapshot
@@ -365,7 +365,7 @@ class SnapshotManager:
 
     def _replace_current(self, fresh: SearchSnapshot) -> None:
         with self._earlier_lock:
-            # They reload on demand, then share memory with the new snapshot, and use no folder that it dropped.
+            # Earlier releases load again on demand: they share memory with this snapshot, and use no dropped folder.
             self._earlier.clear()
             self._current = fresh
             self._words.retain(fresh.video_tasks.videos)
