@@ -1,6 +1,6 @@
-"""The OpenAPI document: FastAPI's own, with paths below ``/v1``, security schemes and error types.
+"""The OpenAPI document: that of FastAPI, with paths below ``/v1``, security schemes and error types.
 
-Routes describe their own responses, headers and bodies, with the parts that several of them share.
+Routes describe their own responses, headers and bodies; descriptions that several routes share are here.
 """
 
 from __future__ import annotations

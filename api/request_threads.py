@@ -37,7 +37,7 @@ class SeparateThreads:
         self._limiter = CapacityLimiter(threads)
 
     async def __call__(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function."""
+        """Run a function, once one of the threads is free."""
         return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=self._limiter)
 
 
@@ -52,7 +52,7 @@ _RETRY_SECONDS = 30
 
 
 class StreamLimit:
-    """Counts a process's open streams by caller: a key or user, who leaves streams to others. Thread-safe."""
+    """Limits a process's open streams, in all and by caller (a key or user). Thread-safe."""
 
     def __init__(self, kind: str, advice: str, *, most: int, most_of_caller: int) -> None:
         self.most, self.most_of_caller = most, most_of_caller

@@ -95,11 +95,11 @@ async def sign_out(request: Request) -> Response:
 
 
 async def start_browser_session(request: Request, owner: SessionOwner, method: str, next: str) -> Response:
-    """Start a session by ``password``, ``key`` or ``oidc``, and redirect the browser with its cookie to a page."""
+    """Start a session (``method`` is ``password``, ``key`` or ``oidc``), set its cookie, and redirect to a page."""
     agent, previous = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
     token = await run_in_threadpool(credentials.start_session, owner, method, agent, previous)
     response = RedirectResponse(local_path(request, next), status_code=303)
-    set_cookie(request, response, SESSION_COOKIE, token, SESSION_SECONDS)
+    set_cookie(request, response, SESSION_COOKIE, token, max_age=SESSION_SECONDS)
     return response
 
 
@@ -124,7 +124,7 @@ _hashing_thread = ThreadPoolExecutor(1, "password-hash", lower_thread_priority, 
 async def _owner_of_password(name: str, password: str) -> SessionOwner | None:
     """Return the user with this name and password; an unknown name takes as long as a wrong password."""
     if _hashing.statistics().tasks_waiting >= _MAX_WAITING_HASHES:
-        raise TooManyRequests("Too many sign-ins at once; try again.", 2)
+        raise TooManyRequests("Too many sign-ins at once; try again in 2 seconds.", 2)
     user_id, stored = await run_in_threadpool(find_password_hash, name[:_MAX_NAME_CHARS])
     async with _hashing:
         loop = asyncio.get_running_loop()

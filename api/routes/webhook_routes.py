@@ -25,7 +25,7 @@ def create_webhook(spec: webhooks.WebhookSpec) -> webhooks.WebhookSecret:
     Only this response contains the secret that verifies the signatures. A message is a `POST` with a JSON body of
     `type`, `timestamp` and `data`, and the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. A status
     from 200 to 299 accepts it. After any other response, or none within 15 seconds, the message is sent up to nine more
-    times within three days; 410 disables the webhook. Redirects are not followed.
+    times in about three days; 410 disables the webhook. Redirects are not followed.
     """
     return endpoints.create_webhook(spec)
 

@@ -1,1 +1,1 @@
-"""Senders and their rights: API keys, session cookies, scopes of routes, and origins that may send requests."""
+"""Authentication and authorization: API keys, session cookies, route scopes, and allowed origins."""

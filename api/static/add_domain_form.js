@@ -89,7 +89,7 @@ function setUpSelection() {
     try {
       addFiles(await filesOfDrop(event.dataTransfer));
     } catch {
-      drawMessage($("preview"), "The browser can't read these files.");
+      drawMessage($("preview"), "The browser can't read these files. Select them again.");
     }
   });
 }

@@ -151,7 +151,7 @@ function explainOutcome({ caption, domain_weight: weight }, first, { task_id: ow
   if (!first) return "The search has no results.";
   if (first.captions.includes(caption)) return "The first result has the same caption.";
   if (first.task_id === own) return "Another video in the domain is nearer.";
-  return `The first result is in ${first.task}; the words point to this domain with ${percent(weight, 0)}.`;
+  return `The first result is in ${first.task}; the routing weight of this domain is ${percent(weight, 0)}.`;
 }
 
 function resultTile(result, { caption }) {

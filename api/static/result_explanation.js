@@ -76,7 +76,7 @@ function visualNote({ cosine, video_cosine: whole, moments, ...explanation }) {
   const source = is_fitted ? "fitted to this release" : "defaults";
   return (
     `${weight.toFixed(1)} × (${signed(cosine)} − ${signed(neutral)}): the cosine of the query and ${nearest}, ` +
-    `less one that says nothing. The weight and the latter are ${source}.`
+    `minus the neutral cosine. The weight and the neutral cosine are ${source}.`
   );
 }
 
@@ -113,7 +113,7 @@ function routing({ routing: weights, words: found }) {
   const note =
     "No searched domain has any of these words in its captions: the weights come from parts of words, or are equal.";
   return [
-    el("h3", { textContent: hasKnownWords ? "Domains that the words point to" : "Routing of the query" }),
+    el("h3", { textContent: hasKnownWords ? "Domains that the query is routed to" : "Routing of the query" }),
     hasKnownWords ? null : el("p", { className: "muted", textContent: note }),
     bar,
     el("ul", { className: "legend" }, ...items),

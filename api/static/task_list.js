@@ -398,7 +398,7 @@ function finalFacts(task) {
 function driftNote(drift) {
   if (!drift?.relearn) return null;
   return (
-    `appended videos drift (recall@${drift.k} ${percent(drift.appended, 0)}, domain ${percent(drift.domain, 0)}): ` +
+    `appended videos are found less often (recall@${drift.k} ${percent(drift.appended, 0)}, domain ${percent(drift.domain, 0)}): ` +
     "learn them as a new domain"
   );
 }

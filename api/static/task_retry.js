@@ -14,8 +14,8 @@ export function retryText({ remedy, method }) {
 export function remedyText({ remedy, method, error_hint }) {
   if (!remedy?.body) return error_hint ?? "";
   return remedy.body.method === method
-    ? "These settings don't match the library. Retry with the library's settings; no need to upload again."
-    : `The method ${method} doesn't match the library. Retry with ${remedy.body.method}; no need to upload again.`;
+    ? "These settings don't match the library. Retry with the library's settings; the uploaded files are kept."
+    : `The method ${method} doesn't match the library. Retry with ${remedy.body.method}; the uploaded files are kept.`;
 }
 
 /** Queue a task again. */

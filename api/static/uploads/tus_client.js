@@ -117,7 +117,7 @@ async function appendPart(upload) {
 function setOffset(upload, header) {
   const offset = Number(header("Upload-Offset"));
   if (!(offset >= 0 && offset <= upload.file.size))
-    throw new Problem(0, { detail: "The response has no offset." });
+    throw new Problem(0, { detail: "The response has no valid Upload-Offset. A proxy may have changed it." });
   upload.offset = offset;
   upload.onBytes(offset);
 }
