@@ -143,8 +143,8 @@ def load_frames(clips: Sequence[Clip]) -> Tensor:
 def read_ahead(
     groups: Iterable[Sequence[Clip]], read: Callable[[Sequence[Clip]], Any] | None = None
 ) -> Iterator[tuple[Sequence[Clip], Any]]:
-    """Read each group in a thread while the one before is used, by default its frames ``uint8 [n, M, H, W, 3]``, see
-    :func:`pinned`; errors are raised when the group is due.
+    """Read each group in a thread while the previous one is used; errors are raised when the group is due. By default,
+    ``read`` loads :func:`pinned` frames ``uint8 [n, M, H, W, 3]``.
     """
     read = read or (lambda clips: pinned(load_frames(clips)))
     with ThreadPoolExecutor(1, thread_name_prefix="videos") as thread:

@@ -70,7 +70,7 @@ class WrittenRelease:
 
 @dataclass(frozen=True)
 class HeldOutVideos:
-    """A task's held-out videos, or its fold, with the first caption of each; more would cost more and add little."""
+    """A task's held-out videos, or its fold, with the first caption of each; more would cost time and add little."""
 
     ids: Ids
     queries: tuple[Query, ...]
@@ -105,8 +105,8 @@ def prepare_method(
 ) -> Method:
     """Construct the method that learns a task, in the state of the newest release that it can continue.
 
-    One of the same method comes first. If the method can continue none, it starts another lineage. An upgrade continues
-    no release that has learned the task before.
+    Releases of the same method come first. If the method can continue none, it starts another lineage. An upgrade does
+    not continue a release that has learned the task before.
 
     A task without training captions is only indexed: with the newest release of the backbone as it is, whatever method
     the task names, or with the unchanged backbone if it has no release. Raises MethodError for an unknown method or
@@ -123,7 +123,7 @@ def prepare_method(
             if can_continue(release.method, backbone, release.config, release):
                 return start_method(release.method, backbone, release.config, library.release(identifier))
         return start_method("zero_shot", backbone, {}, None)
-    for identifier in sorted(newest, key=lambda each: descriptions[each].method != name):
+    for identifier in sorted(newest, key=lambda release_id: descriptions[release_id].method != name):
         if can_continue(name, backbone, settings, descriptions[identifier]):
             return start_method(name, backbone, settings, library.release(identifier))
     return start_method(name, backbone, settings, None)
@@ -146,7 +146,7 @@ def train_task(
     The fencing token is that of the claim, see :class:`~trainer.training_checkpoint.CheckpointStore`. Errors are those
     of :func:`trainer.training_loop.fit` and :func:`trainer.training_replicas.training_group`.
     """
-    learned = {each.task_id for each in method.learned_tasks if library.serves(each)}
+    learned = {served.task_id for served in method.learned_tasks if library.serves(served)}
     previous = library.continued_release(method.learned_tasks)
     run = run_identity(
         task.task_id,
@@ -161,7 +161,7 @@ def train_task(
         learn_task(
             method,
             task,
-            library.stored_vectors({each: ids for each, ids in training.items() if each in learned}),
+            library.stored_vectors({task_id: ids for task_id, ids in training.items() if task_id in learned}),
             report=report,
             checkpoints=CheckpointStore(checkpoints, run, fencing_token),
             group=group,
@@ -211,7 +211,7 @@ def index_task(
             training = store.adopt_release(staged)
     with store.staging() as staged:
         write_release(staged, served, parent=library.parent_release(state))
-        write_self_test(staged, _self_test(encoder, library, state, ids, vectors))
+        write_self_test(staged, _self_test(encoder, library, state, ids=ids, vectors=vectors))
         release = store.adopt_release(staged)
     library.record_release(task.task_id, release.id)
     queries = cache(partial(_gate_queries, encoder, method, state, task))
@@ -232,7 +232,7 @@ def index_task(
     # Separate segments keep the bytes of the shard the same as without moments.
     segments = tuple(write(*segment) for segment in moments)
     # Read back, because the store rounds vectors, and evaluation must see what searches see.
-    return WrittenRelease(state, release, shard, store.open([shard]), segments, training)
+    return WrittenRelease(state, release, shard, store.open([shard]), moments=segments, training=training)
 
 
 def readable_shards(
@@ -256,7 +256,7 @@ def _self_test(
         state.tasks[-1].task_id,
         ids,
         vectors.astype(np.float16).astype(np.float32),  # as the store rounds them
-        {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
+        older={task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
     )
 
 
@@ -375,4 +375,4 @@ def make_self_test(
     for row, (anchors, cosines) in enumerate(results):
         anchor_ids[row, : len(anchors)] = anchors
         anchor_scores[row, : len(anchors)] = cosines
-    return SelfTest(mode, texts, tasks, queries.astype(np.float16), anchor_ids, anchor_scores)
+    return SelfTest(mode, texts, tasks, queries.astype(np.float16), ids=anchor_ids, scores=anchor_scores)

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
-_READ_SECONDS = 0.25  # between reads of a GPU's losses, which wait for it
+_READ_SECONDS = 0.25  # between reads of losses on a GPU, since each read waits for the GPU
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def learn_task(
         losses = fit(method, task, memory, report=report, checkpoints=checkpoints, group=group)
     with micro_batches(method.micro_batch):
         method.end_task(task.pairs if trained else ())
-        if part := method.before_last_epoch:
-            part.end_task(task.without_fold().pairs)
-            part.record_task(task.task_id, task.name, task.without_fold().training_captions)
+        if measured := method.before_last_epoch:
+            measured.end_task(task.without_fold().pairs)
+            measured.record_task(task.task_id, task.name, task.without_fold().training_captions)
     method.record_task(task.task_id, task.name, captions)
     return losses
 
@@ -97,7 +97,7 @@ def fit(
 
     The optimizer is AdamW with the configured schedule, after an optional linear warm-up; gradients are clipped to norm
     1 over the optimized parameters. The state after the last epoch is kept, unless the method restores a better one.
-    Only the last epoch trains on a fold, and a copy of the method from before stays in ``before_last_epoch``.
+    Only the last epoch trains on a fold; a copy of the method before it stays in ``before_last_epoch``.
 
     Args:
         method: Method whose ``begin_task`` was called.
@@ -121,9 +121,9 @@ def fit(
     memory = memory or StoredVectors()
     size = min(config.batch_size, len(task.pairs))
     has_fold = any(clip.split == "fold" for clip in task.clips)
-    shown = [task.without_fold() if has_fold else task] * (config.epochs - 1) + [task]
-    most = math.inf if config.max_steps is None else math.ceil(config.max_steps / config.epochs)
-    starts = [0, *accumulate(int(min(math.ceil(len(part.pairs) / size), most)) for part in shown)]
+    epoch_tasks = [task.without_fold() if has_fold else task] * (config.epochs - 1) + [task]
+    most_steps = math.inf if config.max_steps is None else math.ceil(config.max_steps / config.epochs)
+    starts = [0, *accumulate(int(min(math.ceil(len(data.pairs) / size), most_steps)) for data in epoch_tasks)]
     resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
@@ -147,16 +147,16 @@ def fit(
             open_video_loader(method, checkpoints.folder if checkpoints else None) as loader,
         ):
             for epoch in range(first_epoch, config.epochs):
-                part = shown[epoch]
+                pairs = epoch_tasks[epoch].pairs
                 if has_fold and epoch == config.epochs - 1:
                     method.before_last_epoch = method.copy()
                     method.before_last_epoch.train(False)
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
-                method.begin_epoch(epoch, part.pairs)
+                method.begin_epoch(epoch, pairs)
                 results.begin_epoch(epoch)
-                drawn = draw_batches(part.pairs, size, rng)[: starts[epoch + 1] - starts[epoch]]
+                drawn = draw_batches(pairs, size, rng)[: starts[epoch + 1] - starts[epoch]]
                 videos = loader.load(
                     [batch[row].clip for row in group.rows(len(batch)).tolist()] for batch in drawn
                 )
@@ -173,9 +173,9 @@ def fit(
                         None if references is None else references.to(device, non_blocking=True),
                     )
                     if not is_planned:
-                        planned = group.share(_plan(method, optimizer, inputs, task, group))
+                        planned = group.share(_plan(method, optimizer, inputs, task=task, group=group))
                         sizes = [planned, resumed.micro_batch if resumed else None]
-                        method.micro_batch = min((part for part in sizes if part is not None), default=None)
+                        method.micro_batch = min((rows for rows in sizes if rows is not None), default=None)
                         is_planned = True
                         if method.micro_batch and device.type == "cpu":
                             return_freed_memory()

@@ -1,7 +1,7 @@
 """Find the largest micro-batch that fits into memory, by measuring before training starts.
 
-Before the first step, the loop computes loss and gradient for one pair, and meters the memory. If that much for each
-pair does not fit, it does so for two: the use is linear in the number of pairs, so two measurements predict the batch.
+Before the first step, the loop computes loss and gradient for one pair, and measures memory. If that much for each
+pair does not fit, it measures two pairs: memory grows linearly with their number, so this predicts the whole batch.
 What does not depend on that number is added by size: gradients, AdamW's moments, and copies that the method keeps. If
 the whole batch does not fit, the towers encode it in parts (:mod:`models.backbones.tower_computation`) that are as
 large as possible.
@@ -74,7 +74,7 @@ def plan_memory(
     count = -(-len(texts) // processes)
 
     def measure(pairs: int, size: int | None) -> int:
-        # A part may have fewer.
+        # A process's part of the batch may have fewer videos.
         videos = frames[torch.arange(pairs, device=device).clamp(max=len(frames) - 1)]
         with micro_batches(size):
             return _peak_of_step(
@@ -131,8 +131,8 @@ class _Exceeded(Exception):
 def _peak_of_step(
     loss: Callable[[], Tensor], trained: Sequence[Tensor], device: torch.device, limit: int
 ) -> int:
-    """Measure the peak bytes of a forward and a backward pass without the gradients; raise torch.OutOfMemoryError or,
-    on a CPU beyond the limit, before the kernel would kill the process, _Exceeded.
+    """Measure the peak bytes of a forward and a backward pass without the gradients; raise torch.OutOfMemoryError on a
+    GPU, or _Exceeded on a CPU beyond the limit, before the kernel would kill the process.
     """
     # Accumulating into existing gradients keeps the peak linear in the pairs. Otherwise the gradients at the end of the
     # backward pass would make the peak for few pairs, and the graph at its start for many.
@@ -256,7 +256,7 @@ def return_freed_memory() -> None:
 
 
 def trim_heap() -> None:
-    """Return the blocks that glibc holds for later to the system, which counts them as taken until then."""
+    """Return free blocks of glibc's heap to the system, which counts them as used until then."""
     with suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -47,7 +47,7 @@ from trainer.worker.catalog_reader import learned_captions
 
 log = structlog.get_logger(__name__)
 
-# Of errors that torch does not raise as OutOfMemoryError: of a CPU, of CUDA itself, and of the first matrix product.
+# Messages of memory errors that are no torch.OutOfMemoryError: of the CPU, CUDA, and the first matrix product.
 _OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _CORRECTIONS = (
     (FramesMissing, "Put the video back where it was"),
@@ -101,7 +101,7 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
     needed, usable = 2 * weights_bytes(name), usable_bytes(torch.device("cpu"))
     if needed > usable:
         hint = "Give the worker more memory, or name a smaller model"
-        raise NotEnoughMemory(f"loading backbone {name!r}", needed, usable, "cpu", hint)
+        raise NotEnoughMemory(f"loading backbone {name!r}", needed, usable, "cpu", hint=hint)
     if threads:
         torch.set_num_threads(threads)
     return load_backbone(name, frames).to(compute_device("auto"))
@@ -141,7 +141,7 @@ class FailureMessage(NamedTuple):
 
 
 def failure_message(error: BaseException, task_id: str) -> FailureMessage | None:
-    """Word the reason, hint and remedy for an error of a job; None for an unexpected error."""
+    """Describe a job's error by reason, hint and remedy; None for an unexpected error."""
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
     retry, add = Action(name="retry_task", id=task_id), Action(name="add_domain")
     if isinstance(error, TrainingDiverged):
@@ -161,7 +161,7 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
 
 
 def _correctable(error: BaseException) -> tuple[str, str] | None:
-    """Find the reason, with a field for the message, and the correction of an error after which a retry helps."""
+    """Find the reason (a template for the message) and the correction, after which a retry helps; None for others."""
     text = str(error)
     if isinstance(error, NotEnoughMemory):
         return "Not enough memory: {}.", error.hint

@@ -122,11 +122,11 @@ class PartFolder:
 
 
 CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
-_TURN_SECONDS = 60.0  # for which a worker helps with a task before it turns to the next message
+_TURN_SECONDS = 60.0  # how long a worker helps with a task before it takes the next message
 _SAVE_SECONDS = 1.0  # between transactions that store a chunk's progress
 _WAIT_SECONDS = 0.25  # between checks whether other workers have finished their chunks
 
-Embed = Callable[..., Vectors]  # of embed_clips, after the encoder
+Embed = Callable[..., Vectors]  # embed_clips without its first parameter, the encoder
 
 
 @celery_app.task(name=EMBED, ignore_result=True)
@@ -181,9 +181,9 @@ def embed_shared(
             time.sleep(_WAIT_SECONDS)
             continue
         try:
-            of_chunk = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
+            chunk_clips = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
             with chunk:
-                _embed_chunk(chunk, folder, embed, of_chunk, report_all)
+                _embed_chunk(chunk, folder, embed, chunk_clips, report=report_all)
         except LeaseLost:
             claim.tick()  # raises if the task is lost too; otherwise another worker has the chunk
     return _join_parts(claim, folder, clips, embed)
@@ -212,7 +212,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
                     clips = tuple(clip for clip in clips if clip.frames_path.exists())
                 _embed_chunk(chunk, folder, embed, clips)
 
-    process_free_chunks(task_id, "indexing", owner, _TURN_SECONDS, embed_chunks)
+    process_free_chunks(task_id, "indexing", owner, _TURN_SECONDS, process=embed_chunks)
 
 
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
@@ -230,7 +230,7 @@ def _plan(claim: Claim, folder: PartFolder, vector_ids: Sequence[int], run: str)
         of_stage = (Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
         if session.scalar(select(Chunk.id).where(*of_stage, Chunk.run == run).limit(1)) is None:
             session.execute(delete(Chunk).where(*of_stage))
-            plan_chunks(session, claim.task.id, "indexing", vector_ids, CHUNK_VIDEOS, run=run)
+            plan_chunks(session, claim.task.id, "indexing", vector_ids, size=CHUNK_VIDEOS, run=run)
 
 
 def _embed_chunk(
