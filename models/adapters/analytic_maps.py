@@ -6,8 +6,8 @@ cosine between a query q and a video v is
 
     β · cos(semantic q, semantic v) + (1 − β) · κ(q) · cos(lexical q, lexical v)
 
-where κ(q) is the share of the query's words, by TF-IDF weight, that the domain knows. In libraries of version 1.0.0 on
-other backbones than ``small``, a vector has only the semantic part.
+where κ(q) is the share of the query's words, by IDF weight, that the domain's captions contain. In libraries of
+version 1.0.0 on other backbones than ``small``, a vector has only the semantic part.
 
 :class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A set is a
 range of tasks in a *storage*: concatenated arrays with spare capacity. Sets are immutable and share storages; the maps
@@ -139,7 +139,7 @@ _SPARE = 0.5  # spare capacity of a new storage, as a share of its maps; memory 
 
 
 class _Storage:
-    """Maps of T tasks, with room for more: arrays by task ``[≥ T]``, and by their known tokens ``[≥ R]``."""
+    """Maps of T tasks, with room for more: arrays by task ``[≥ T]``, and by their tokens ``[≥ R]``."""
 
     def __init__(self, layout: VectorLayout, tasks: int, rows: int, dtype: npt.DTypeLike) -> None:
         tasks, rows = (int(count * (1 + _SPARE)) for count in (tasks, rows))
@@ -168,7 +168,7 @@ class _Storage:
         )
 
     def append(self, query_map: AnalyticQueryMap, *, is_frozen: bool) -> None:
-        """Add a task."""
+        """Add a task's map."""
         task, start = self.tasks, self.start(self.tasks)
         end = start + len(query_map.tokens)
         self.centers[task] = query_map.center
@@ -318,8 +318,8 @@ class AnalyticMapSet:
     def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
         """Move this new set to a storage of its own, and add tasks."""
         copies = [self.map(position) for position in range(self._count)]
-        every = [*copies, *maps]
-        rows = sum(len(query_map.tokens) for query_map in every if query_map is not None)
-        self._storage = _Storage(self.layout, len(every), rows, self._precision(maps))
+        all_maps = [*copies, *maps]
+        rows = sum(len(query_map.tokens) for query_map in all_maps if query_map is not None)
+        self._storage = _Storage(self.layout, len(all_maps), rows, self._precision(maps))
         self._first = self._count = 0
-        self._append(every)
+        self._append(all_maps)

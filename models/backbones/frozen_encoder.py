@@ -1,4 +1,4 @@
-"""Dual encoders of which nothing is learned: whole towers, run as their library runs them.
+"""Dual encoders whose weights never change: whole towers, run by functions of their library.
 
 A video's features are the mean of its frames' image embeddings; the joint space is the model's own. Token IDs are those
 of the model's tokenizer, with its padding where the model was trained to read it.
@@ -78,7 +78,7 @@ class FrozenEncoder(Backbone):
         self._embed_images, self._embed_texts = embed_images, embed_texts
         self._vocabulary, self._end_of_text, self.padding = vocabulary, end_of_text, padding
         self._lock = Lock()
-        super().__init__(name, model, tokenizer, spec, mean, std)
+        super().__init__(name, model, tokenizer, spec, mean=mean, std=std)
         vectors = self.text_vectors(self.tokenize([""]))
         if vectors.dim() != 2:
             raise BackboneUnsupported(f"backbone {name!r} has a vector for each token, not one for a text")
@@ -186,7 +186,7 @@ def loading_errors(name: str, advice: str, *, uses_hub: bool = False) -> Iterato
 def _hub_answers() -> bool:
     try:
         get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-    except Exception as error:  # of its HTTP library, which differs between versions
+    except Exception as error:  # the client's HTTP library, and so its errors, differ between versions
         log.warning("model_hub_unreachable", endpoint=constants.ENDPOINT, error=str(error))
         return False
     return True

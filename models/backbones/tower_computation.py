@@ -163,12 +163,12 @@ def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.d
     return result
 
 
-def recomputed(function: Callable[..., Any], *inputs: Any, **how: Any) -> Any:
-    """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again; ``how``
-    is for :func:`torch.utils.checkpoint.checkpoint`.
+def recomputed(function: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+    """Call ``function(*inputs)``, and keep for the backward pass only what it needs to call the function again;
+    ``options`` are those of :func:`torch.utils.checkpoint.checkpoint`.
     """
     try:
-        return checkpoint(function, *inputs, use_reentrant=False, **how)
+        return checkpoint(function, *inputs, use_reentrant=False, **options)
     except BaseException as error:
         # torch keeps its hooks open in a generator. While an error such as a lack of memory refers to it, they would
         # enter the next graph of this thread, whose backward pass then fails.
@@ -202,8 +202,8 @@ def batch_rows(rows: Tensor, count: int) -> AbstractContextManager[None]:
 def batch_noise(draw: Callable[[Tensor], Tensor], like: Tensor, dim: int) -> Tensor:
     """Draw noise for a whole batch, and select the rows that are encoded now.
 
-    So a row has the same noise with every micro-batch and in every process, if all start with one state of the
-    generator.
+    A row therefore has the same noise with every micro-batch and in every process, if all start with the same
+    generator state.
 
     Args:
         draw: Function from ones of the batch's shape to noise.

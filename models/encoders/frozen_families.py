@@ -141,7 +141,7 @@ class AnalyticQueryEncoder(QueryEncoder):
         if self._caption_evidence is None or not texts:
             return None
         last, positions = self._last_tasks
-        if tasks is not last:  # the same thousands, for nearly all texts
+        if tasks is not last:  # nearly all searches pass the same thousands of tasks
             positions = np.array([self._position[task] for task in tasks], np.int64)
             self._last_tasks = tasks, positions
         vectors = self._texts.encode([text.tokens for text in texts], alone=True)

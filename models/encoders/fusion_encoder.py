@@ -43,9 +43,9 @@ class FusionEncoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, texts: Tensor, end: Tensor, videos: Tensor) -> Tensor:
-        """Compute the words' states after the last layer, ``[n, L, width]``, from the normalized states of the text
-        tower, of the same shape, and of the image tower, ``[n, M, P+1, visual_width]``. After the position where a text
-        ends ``[n]``, there is padding.
+        """Compute the words' states after the last layer, ``[n, L, width]``, from the towers' normalized states: texts
+        ``[n, L, width]`` and videos ``[n, M, P+1, visual_width]``. After the position ``end [n]`` of its last token, a
+        text is padded.
         """
         is_padding = torch.arange(texts.shape[1], device=texts.device) > end.unsqueeze(1)
         tokens = (videos + self.times).flatten(1, 2)
@@ -81,7 +81,7 @@ class FusionEncoder(nn.Module):
 
 
 def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
-    """Initialize a multi-modal encoder that fits a backbone at random; raise BackboneUnsupported for closed blocks."""
+    """Create a multi-modal encoder for a backbone, with random weights; raise BackboneUnsupported for closed blocks."""
     return FusionEncoder(
         backbone.text_width,
         backbone.feature_dim,
@@ -110,7 +110,7 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
 
 
 def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:
-    """Compute the states ``[n, L, width]`` after the text tower's last block, from embeddings of the same shape of
+    """Compute the states ``[n, L, width]`` after the text tower's last block, from embeddings ``[n, L, width]`` of
     texts that end at ``end [n]``; :meth:`Backbone.pool_text` turns them into text vectors.
     """
     with forward_precision(backbone.device):

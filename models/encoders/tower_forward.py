@@ -73,26 +73,26 @@ class PerTextCondition:
 
     candidates = 1
 
-    def __init__(self, each: TextCondition) -> None:
-        self._each = each
+    def __init__(self, condition: TextCondition) -> None:
+        self._condition = condition
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
         """See :meth:`TextCondition.embedding_delta`; IDs are ``[n, L]``."""
-        delta = self._each.embedding_delta(ids.unsqueeze(1))
+        delta = self._condition.embedding_delta(ids.unsqueeze(1))
         return None if delta is None else delta.transpose(0, 1)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
         """See :meth:`TextCondition.input_deltas`."""
-        deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
+        deltas = self._condition.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
         return [delta.transpose(0, 1) for delta in deltas]
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """See :meth:`TextCondition.output_delta`."""
-        return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
+        return self._condition.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
 
 
 class WordCondition:
-    """Adapters from one condition, with changed token embeddings from another, of as many candidates."""
+    """Adapters of one condition, with the changed token embeddings of another that has as many candidates."""
 
     def __init__(self, adapters: TextCondition, words: TextCondition) -> None:
         self.candidates = adapters.candidates
@@ -175,7 +175,7 @@ def run_text_blocks(
     mask, causal = backbone.text_mask(hidden.shape[-2], end), backbone.has_causal_text
     for layer, block in enumerate(blocks):
         is_cut = only_ends and layer == len(blocks) - 1
-        step = _TextStep(open_block(block), layer, end, condition, mask, causal=causal, is_cut=is_cut)
+        step = _TextStep(open_block(block), layer, end, condition, mask=mask, causal=causal, is_cut=is_cut)
         hidden = run_checkpointed(step, hidden, device=device)
     return hidden
 

@@ -1,4 +1,4 @@
-"""Query encoders whose text tower runs in torch, or in an engine that the backbone compiled, and their text side.
+"""Query encoders whose text tower runs in torch or in a compiled engine, and the text side of their backbones.
 
 On a CPU, queries use a packed text tower: the same function as the tower's own blocks, two to four times as fast. For a
 query's few tokens, torch packs a frozen matrix again for every product. oneDNN, which torch includes, multiplies by a
@@ -148,8 +148,8 @@ _caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDict
 
 
 class TowerQueryBackbone(QueryBackbone):
-    """The text side of a backbone, whose text tower must not change afterwards; ``load_towers`` loads both towers of
-    one that has its text tower alone.
+    """The text side of a backbone, whose text tower must not change afterwards; ``load_towers`` loads both towers if
+    the backbone has only its text tower.
     """
 
     def __init__(self, backbone: Backbone, load_towers: Callable[[], Backbone] | None = None) -> None:
@@ -172,7 +172,7 @@ class TowerQueryBackbone(QueryBackbone):
     def towers(self) -> Backbone:
         with self._lock:
             if self._load_towers is not None:
-                # Queries use the text tower of both from now on, so that the one that was alone is freed.
+                # From now on, queries use the loaded text tower, so that the separate one is freed.
                 self._backbone = self.packed = self._load_towers()
                 self.weight_bytes = sum(weight.nbytes for weight in self._backbone.parameters())
                 self._load_towers = None
@@ -215,7 +215,7 @@ class TowerQueryBackbone(QueryBackbone):
 def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64]]) -> Vectors:
     """Collect the vectors ``[rows, dim]`` of one or more encoded batches in row order, ``[n, dim]``.
 
-    One copy, so the host waits for a device only once.
+    All are copied at once, so that the host waits only once for a device.
     """
     copied = torch.cat([part.float() for part in parts]).cpu().numpy()
     vectors = np.empty_like(copied)
@@ -288,7 +288,7 @@ class AdaptedQueryEncoder(QueryEncoder):
 
     @abstractmethod
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        """Encode token IDs ``[n, L]`` for tasks at C positions, ``[C, n, dim]``, or ``[1, n, dim]`` for equal ones."""
+        """Encode token IDs ``[n, L]`` for tasks at C positions, ``[C, n, dim]``, ``[1, n, dim]`` if all are equal."""
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         """Encode token IDs ``[n, L]``, each for the task at its own position ``[n]``, to vectors ``[n, dim]``.

@@ -42,10 +42,10 @@ class ReleaseTask:
 
 @dataclass(frozen=True)
 class ParentRelease:
-    """Reference to the release that another one continues; raises ValueError for a field out of type or range."""
+    """Reference to the release that another one continues; raises ValueError for a wrong type or range."""
 
     release: str
-    tasks: int  # how many tasks the parent knows, with those of its ancestors; at least one
+    tasks: int  # number of the parent's tasks, with those of its ancestors; at least one
 
     def __post_init__(self) -> None:
         if not isinstance(self.release, str) or type(self.tasks) is not int or self.tasks < 1:
@@ -118,10 +118,10 @@ def find_lineages(releases: Iterable[str], read: Callable[[str], TaskLineage]) -
     continued: set[str] = set()
     for newest in reversed(list(releases)):
         parts: dict[str, TaskLineage] = {}
-        link = None if newest in continued else newest
-        while link is not None:
-            parts[link] = part = read(link)
-            link = part.parent.release if part.parent else None
+        release = None if newest in continued else newest
+        while release is not None:
+            parts[release] = part = read(release)
+            release = part.parent.release if part.parent else None
         if parts:
             tasks = (task for part in reversed(parts.values()) for task in part.tasks)
             lineages.append(Lineage(tuple(parts), tuple(tasks)))
@@ -167,7 +167,7 @@ def caption_digest(caption: str) -> int:
 
 Array = npt.NDArray[Any]
 
-# Prefix of tensors that take the place of others where captions of folds must be unknown.
+# Prefix of tensors that replace others where the captions of folds must count as not learned.
 MEASURED = "measured."
 
 

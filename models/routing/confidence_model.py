@@ -42,7 +42,7 @@ class ConfidenceModel:
     mode: str  # query mode of the searches that the model was fitted to
     prior: float  # prior of these searches, cosine per nat of routing evidence
     weights: tuple[float, ...]  # one weight per feature; the first RESULT_FEATURES are not negative
-    bias: float  # log odds when all features are 0
+    bias: float  # log-odds when all features are 0
     captions: int  # number of captions that the model was fitted to
     error: float  # cross-validated expected calibration error of the first results, 0..1
     # model of the whole list; None if no texts without an answer were available
@@ -52,7 +52,7 @@ class ConfidenceModel:
     def log_odds(
         self, scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
     ) -> Floats:
-        """Compute the log odds that each result is relevant, ``[n]``; see :func:`confidence_features`."""
+        """Compute the log-odds that each result is relevant, ``[n]``; see :func:`confidence_features`."""
         features = confidence_features(scores, familiarity, log_weight, head)
         return np.asarray(features @ np.array(self.weights) + self.bias)
 
@@ -72,14 +72,14 @@ class ConfidenceModel:
         if len(weights) != _FEATURES or not np.isfinite(numbers).all() or min(weights[:RESULT_FEATURES]) < 0:
             raise ValueError(f"weights {stored['weights']!r} do not belong to a calibration")
         return cls(
-            str(stored["mode"]),
-            float(stored["prior"]),
-            weights,
-            float(stored["bias"]),
-            int(stored["captions"]),
-            float(stored["error"]),
-            None if stored.get("answer") is None else AnswerModel.from_json(stored["answer"]),
-            None if stored.get("visual") is None else VisualScore.from_json(stored["visual"]),
+            mode=str(stored["mode"]),
+            prior=float(stored["prior"]),
+            weights=weights,
+            bias=float(stored["bias"]),
+            captions=int(stored["captions"]),
+            error=float(stored["error"]),
+            answer=None if stored.get("answer") is None else AnswerModel.from_json(stored["answer"]),
+            visual=None if stored.get("visual") is None else VisualScore.from_json(stored["visual"]),
         )
 
 
@@ -118,7 +118,7 @@ class AnswerModel:
     """Probability that a list contains an answer, and how far down the list the answer extends."""
 
     weights: tuple[float, ...]  # one weight per feature of answer_features, none negative
-    bias: float  # log odds when all features are 0
+    bias: float  # log-odds when all features are 0
     threshold: float  # probability from which a text has a match
     reach: float  # how far a score of the answer may be below the first score
     error: float  # cross-validated expected calibration error of the probability, 0..1
@@ -135,11 +135,11 @@ class AnswerModel:
         is_finite = np.isfinite([*weights, bias, threshold, reach]).all()
         if len(weights) != ANSWER_FEATURES or not is_finite or min(weights) < 0 or reach < 0:
             raise ValueError(f"weights {stored['weights']!r} do not belong to an answer model")
-        return cls(weights, bias, threshold, reach, float(stored["error"]))
+        return cls(weights, bias, threshold, reach, error=float(stored["error"]))
 
 
 def logistic(log_odds: Floats) -> Floats:
-    """Convert log odds to probabilities."""
+    """Convert log-odds to probabilities."""
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
@@ -161,7 +161,7 @@ _GRID = np.exp(np.linspace(np.log(0.5), np.log(500), 400))  # β, in nats per co
 
 @dataclass(frozen=True)
 class VisualScore:
-    """How much likelier a query is, by its vector, if it means a video than if it means an unrelated one.
+    """The log-odds, from the cosine of their vectors, that a query describes a video rather than an unrelated one.
 
     Which cosines are high depends on the encoder. The visual score is w (cosine − c), in nats, so it adds to the
     evidence of routing and words, and compares videos of different encoders. c is the mean cosine of videos that a
@@ -176,7 +176,7 @@ class VisualScore:
 
     def __post_init__(self) -> None:
         if not (self.weight > 0 and np.isfinite([self.weight, self.neutral]).all()):
-            raise ValueError(f"a visual score with weight {self.weight} and neutral cosine {self.neutral}")
+            raise ValueError(f"invalid visual score: weight {self.weight}, neutral cosine {self.neutral}")
 
     def log_odds(self, cosines: _Number) -> _Number:
         """Convert cosines to log-odds, in their precision."""
@@ -196,8 +196,8 @@ DEFAULT_VISUAL_SCORE = VisualScore(6.25, 0.15)
 
 
 def fit_visual_score(described: Sequence[float], others: Sequence[Floats]) -> VisualScore | None:
-    """Fit the visual score of an encoder, None without captions, to the cosine of each caption's video, and those of
-    some other videos, of which none was learned with its captions.
+    """Fit an encoder's visual score to the cosines of each caption with its video and with some other videos, none of
+    which was learned with its captions; None without captions.
     """
     pairs = [(cosine, rest) for cosine, rest in zip(described, others, strict=True) if len(rest)]
     if not pairs:
