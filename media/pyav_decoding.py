@@ -78,7 +78,7 @@ def fit_picture(image: Image.Image, size: FrameSize) -> npt.NDArray[np.uint8]:
         return np.asarray(image.resize(shape, method), np.uint8)
     if mode == "pad":
         return np.asarray(ImageOps.pad(image, shape, method, color=0), np.uint8)
-    # As the libraries do it: resized to whole pixels, then cropped. Of a narrow strip, that would take much memory.
+    # As models' libraries do: resize to whole pixels, then crop. For a narrow strip, that would take much memory.
     whole = int if height == width else round
     resized_width = max(width, whole(height * image.width / image.height))
     resized_height = max(height, whole(width * image.height / image.width))
@@ -170,7 +170,7 @@ def _frames_by_seeking(video: OpenVideo, times: Sequence[float]) -> Iterator[Vid
     If a seek fails, find the remaining frames by reading.
     """
     cursor: _StreamCursor | None = None
-    decoded = 0.0  # seconds that had to be decoded from where the last seek led to its target
+    decoded = 0.0  # seconds that were decoded between the frame that the last seek led to and its target
     for done, target in enumerate(times):
         near = cursor is not None and target - cursor.current.ends <= max(_NEAR_SECONDS, decoded)
         if cursor is None or not near or not cursor.advance(target):
@@ -183,7 +183,7 @@ def _frames_by_seeking(video: OpenVideo, times: Sequence[float]) -> Iterator[Vid
 
 
 class _StreamCursor:
-    """A position in a stream, with the frame on display there, which tolerates that seconds are missing at the end."""
+    """A position in a stream, with the frame on display there; tolerates a few missing seconds at the end."""
 
     def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
         self.current = first
@@ -199,7 +199,7 @@ class _StreamCursor:
 
 
 def _seek(video: OpenVideo, target: float) -> tuple[_StreamCursor | None, float]:
-    """Seek to a time, None if no seek leads there; returns also the seconds decoded from where the seek led."""
+    """Seek to a time; returns the cursor (None if no seek leads there) and the seconds decoded to reach the time."""
     stream, extent = video.stream, video.extent
     for margin in _SEEK_MARGINS:
         offset = max(target - margin, 0.0) / float(stream.time_base or Fraction(1, 1000))
@@ -275,7 +275,7 @@ def decode(
     """
     try:
         with ExitStack() as stack:
-            video = open_video(stack, file, size_bytes, name, limits, pictures)
+            video = open_video(stack, file, size_bytes, name=name, limits=limits, pictures=pictures)
             stream, image = video.stream, None
             for image in video.pictures(times(video.extent.duration)):
                 receive(image)
@@ -333,7 +333,7 @@ class OpenVideo(NamedTuple):
         for frame in _frames_by_seeking(self, times) if is_long else _frames_by_reading(self, times):
             if image is None or frame is not converted:
                 # Check again, because the size may change within a stream.
-                _check_size(frame.width, frame.height, self.aspect, self.name, self.limits)
+                _check_size(frame.width, frame.height, self.aspect, name=self.name, limits=self.limits)
                 image, converted = converter.convert(frame), frame
             yield image
 
@@ -345,7 +345,7 @@ def open_video(
     container = stack.enter_context(_open_container(file, name, pictures))
     stream = _video_stream(container, name)
     aspect = _aspect(stream)
-    _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
+    _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name=name, limits=limits)
     extent = _stated_extent(container, stream, size_bytes)
     if extent is None:
         extent = _measured_extent(container, stream, name)
@@ -357,7 +357,7 @@ def open_video(
             f"{name} lasts {extent.duration:.0f} s; at most {limits.max_seconds:.0f} s are accepted; split it"
         )
     stream.codec_context.thread_count = 1
-    return OpenVideo(name, limits, container, stream, aspect, extent)
+    return OpenVideo(name, limits, container, stream, aspect=aspect, extent=extent)
 
 
 def _open_container(file: BinaryIO, name: str, pictures: bool) -> InputContainer:

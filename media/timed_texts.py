@@ -43,9 +43,9 @@ class FileTexts:
     notes: list[str] = field(default_factory=list)  # what is in the file but not read
 
     def __post_init__(self) -> None:
-        # JSON has turned them into lists.
-        self.subtitles = [TimedText(*each) for each in self.subtitles]
-        self.chapters = [TimedText(*each) for each in self.chapters]
+        # The decoder's response is JSON, which turns tuples into lists.
+        self.subtitles = [TimedText(*fields) for fields in self.subtitles]
+        self.chapters = [TimedText(*fields) for fields in self.chapters]
 
 
 def clean_text(text: str, limit: int = MAX_TEXT_CHARS) -> str:
@@ -55,7 +55,7 @@ def clean_text(text: str, limit: int = MAX_TEXT_CHARS) -> str:
 
 def plain_lines(text: str) -> list[str]:
     """Split a cue of subtitles into lines without markup, but with speaker names."""
-    if DRAWING.search(text):  # its text are coordinates
+    if DRAWING.search(text):  # its text is coordinates
         return []
     text = _TAG.sub("", _BREAK.sub("\n", _SPEAKER.sub(r"\1: ", _STYLE.sub("", text))))
     return [*filter(None, map(_plain_text, text.replace("\\h", " ").split("\n")))]
@@ -68,5 +68,5 @@ def _plain_text(line: str) -> str:
 
 
 def _without_controls(text: str) -> str:
-    kept = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs"))
-    return " ".join(kept.split())
+    printable = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs"))
+    return " ".join(printable.split())

@@ -1,6 +1,6 @@
-"""Hear what is said in a video: its sound in bounded windows, faster-whisper, and the rejection of inventions.
+"""Transcribe the speech in a video with faster-whisper, in windows of bounded memory, and reject hallucinations.
 
-Whisper writes fluent sentences about noise, music and languages that it does not know. They are recognized by their
+Whisper writes fluent sentences for noise, music and languages that it does not know. These are recognized by their
 mean log-probability, by repetition, by how little voice there is, and, in English, by words that are not in the model's
 vocabulary. A list of phrases comes last.
 """
@@ -44,11 +44,11 @@ _MIN_SHORT_LOG_PROBABILITY = -0.6  # of a first window of few words, whose mean 
 _FEW_WORDS = 10
 _MAX_PIECES_PER_WORD = 1.5  # word pieces of the model; English has 1.1
 _WORD = re.compile(r"[^\W\d_]+")
-_MIN_LANGUAGE_SHARE = 0.4  # of the voice that is accepted, or else the language is another one
+_MIN_LANGUAGE_SHARE = 0.4  # accepted share of the voice, below which it counts as another language
 _MAX_NO_SPEECH, _SURE_LOG_PROBABILITY = 0.6, -0.5
 _MAX_COMPRESSION = 2.4
 _MIN_VOICE = 0.1  # mean probability of a segment, and share of the sound
-_MIN_VOICE_SECONDS = 2.0  # of which a note says that they are not read
+_MIN_VOICE_SECONDS = 2.0  # of unread speech that a note mentions
 _MAX_REPETITIONS = 2
 _PAUSE_SECONDS = 1.0
 _PART_SECONDS = 8.0
@@ -56,15 +56,15 @@ _MIN_SECONDS = 0.1  # of a part; the time of a word at the end of a window may b
 _MAX_CUES = 20_000
 DECODING: dict[str, Any] = {
     "vad_filter": True,
-    "condition_on_previous_text": False,  # or one invention would lead to the next
-    # Only a repetition is decoded again. The usual six attempts at what is no speech take very long.
+    "condition_on_previous_text": False,  # otherwise, one hallucination would lead to the next
+    # Only a repetition is decoded again. The usual six attempts at sound without speech take very long.
     "temperature": (0.0, 0.4),
     "best_of": 1,
     "log_prob_threshold": None,
     "no_speech_threshold": None,
     "word_timestamps": True,
 }
-_INVENTIONS = re.compile(
+_HALLUCINATIONS = re.compile(
     r"\W*(thank(s| you)( so much| very much)?( for (watching|listening|your attention))?|bye"
     r"|(please )?(like and )?subscribe.*|(i('| wi)ll )?see you (in the )?next (time|video|one)"
     r"|.*(subtitles|captions|transcri\w+) by .*|.*amara\.org.*|untertitel.*|sous-titr(es|age).*|sottotitoli.*"
@@ -145,9 +145,9 @@ class SpeechReader:
             same = list(repeated)
             for segment in same if len(same) <= _MAX_REPETITIONS else ():
                 text = clean_text(segment.text)
-                part = sound[int(segment.start * _RATE) : int(segment.end * _RATE) + 1]
-                is_known = _INVENTIONS.fullmatch(text) and segment.avg_logprob < _SURE_LOG_PROBABILITY
-                if any(map(str.isalnum, text)) and not is_known and _voice(part) >= _MIN_VOICE:
+                excerpt = sound[int(segment.start * _RATE) : int(segment.end * _RATE) + 1]
+                is_phrase = _HALLUCINATIONS.fullmatch(text) and segment.avg_logprob < _SURE_LOG_PROBABILITY
+                if any(map(str.isalnum, text)) and not is_phrase and _voice(excerpt) >= _MIN_VOICE:
                     for words in _parts(segment.words or []):
                         begins = max(words[0].start + offset, 0.0)
                         ends = max(words[-1].end + offset, begins + _MIN_SECONDS)
@@ -212,10 +212,10 @@ def _pieces(container: InputContainer, stream: AudioStream) -> Iterator[tuple[fl
         except ValueError:  # the sound changes its rate or layout
             resampler = AudioResampler("flt", "mono", _RATE)
             resampled = resampler.resample(frame)
-        for each in resampled:
-            sound = each.to_ndarray()[0]
+        for mono in resampled:
+            sound = mono.to_ndarray()[0]
             for first in range(0, len(sound), _PIECE_SAMPLES):
                 yield time, sound[first : first + _PIECE_SAMPLES]
                 time = None
-    for each in resampler.resample(None):
-        yield None, each.to_ndarray()[0]
+    for mono in resampler.resample(None):
+        yield None, mono.to_ndarray()[0]

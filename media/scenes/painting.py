@@ -204,7 +204,7 @@ def _shade(shape: str, fill: str, size: tuple[int, int]) -> Image.Image:
         share = _RADIAL.resize(size, Image.Resampling.BILINEAR, box=(63, 74, 243, 254))
     else:
         share = _LINEAR.resize((1, size[1]), Image.Resampling.BILINEAR)
-    light, dark = (Image.new("RGBA", share.size, each) for each in (first, last))
+    light, dark = (Image.new("RGBA", share.size, shade) for shade in (first, last))
     return Image.composite(dark, light, share).resize(size, Image.Resampling.NEAREST)
 
 

@@ -24,7 +24,7 @@ COLORS = {  # of subjects
 
 
 class Part(NamedTuple):
-    """A part of scenes."""
+    """A subject, place, companion or symbol: its words and its drawing."""
 
     # a subject's synonym and verb; or three phrases of a place or companion, the plainest first
     words: list[str]

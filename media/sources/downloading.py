@@ -139,7 +139,7 @@ def download_file(
         for attempt in range(1, limits.attempts + 1):
             try:
                 with source.open(uri) as stream:
-                    _receive(stream, uri, file, limits, deadline)
+                    _receive(stream, uri, file, limits, deadline=deadline)
                 break
             except (SourceOutage, InconsistentFile) as error:
                 pause = limits.pause * 2 ** (attempt - 1)

@@ -202,8 +202,8 @@ def _has_bucket(store: Any, bucket: str) -> bool:
 
 def _error_code(error: BaseException) -> str:
     """Name an error by the code in an S3 response or by its type, since its text may contain secrets."""
-    for each in (error, error.__cause__):
-        response = getattr(each, "response", None)
+    for raised in (error, error.__cause__):
+        response = getattr(raised, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code") or type(error).__name__)
     return type(error).__name__
