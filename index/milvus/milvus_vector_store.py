@@ -57,10 +57,10 @@ class MilvusShard(SearchableShard):
         rankings: list[list[Hits | None]] = [[None]] * len(queries)
         if k < MAX_LISTED_IDS:
             parts = [self._search_part(queries, k, filter_) for filter_ in self._filters(hidden, chosen)]
-            rankings = [[part[number] for part in parts] for number in range(len(queries))]
+            rankings = [[hits[number] for hits in parts] for number in range(len(queries))]
         results = []
         for query, parts_of_query in zip(queries, rankings, strict=True):
-            ranked = [part for part in parts_of_query if part is not None]
+            ranked = [hits for hits in parts_of_query if hits is not None]
             if len(ranked) < len(parts_of_query):
                 if chosen is None:
                     chosen = np.setdiff1d(self.ids, hidden)
@@ -81,7 +81,7 @@ class MilvusShard(SearchableShard):
             yield present, vectors[np.searchsorted(stored, ids[present])]
 
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
-        """Yield disjoint filters that cover the chosen (None: all) but not the hidden IDs, both ascending.
+        """Yield disjoint filters for the chosen IDs (None: all), or all except the hidden ones, both ascending.
 
         Several are needed if a list of IDs is too long for one.
         """
@@ -91,11 +91,11 @@ class MilvusShard(SearchableShard):
         elif not len(hidden):
             yield self._segment_filter
         else:
-            parts = list(batches(hidden, MAX_LISTED_IDS))
-            for number, part in enumerate(parts):
-                lower = f" and id >= {part[0]}" if number else ""
-                upper = f" and id < {parts[number + 1][0]}" if number + 1 < len(parts) else ""
-                yield f"{self._segment_filter}{lower}{upper} and id not in {format_ids(part)}"
+            ranges = list(batches(hidden, MAX_LISTED_IDS))
+            for number, excluded in enumerate(ranges):
+                lower = f" and id >= {excluded[0]}" if number else ""
+                upper = f" and id < {ranges[number + 1][0]}" if number + 1 < len(ranges) else ""
+                yield f"{self._segment_filter}{lower}{upper} and id not in {format_ids(excluded)}"
 
     def _search_part(self, queries: Vectors, k: int, expression: str) -> list[Hits | None]:
         """Find each query's k best rows that satisfy a filter; None if it has more ties than one search returns."""

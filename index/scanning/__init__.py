@@ -1,1 +1,1 @@
-"""Search within one segment: exact scans, ANN structures, GPU scans, threads."""
+"""Search within one segment: exact scans on a CPU or a GPU, and ANN structures."""

@@ -171,18 +171,18 @@ def choose_structure(
         for parameter in ann.parameters(queries):
             heartbeat()
             recall = recall_at(parameter)
-            if (
-                recall >= policy.target
-            ):  # a smaller parameter, above the last one that did not, may reach it, too
+            if recall >= policy.target:  # a parameter between the previous one and this may reach it, too
                 first = parameter // 2 + 1
                 parameter = first + bisect_left(range(first, parameter), policy.target, key=recall_at)
-                return result(kind, parameter, recall_at(parameter), ann.work(queries, parameter), index)
+                return result(
+                    kind, parameter, recall_at(parameter), ann.work(queries, parameter), index=index
+                )
         refused[kind] = recall
-    return result("flat", 0, 1.0, 1.0, None)
+    return result("flat", 0, 1.0, 1.0, index=None)
 
 
 def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores], parameter: int) -> float:
-    """Measure a structure's recall: the minimum over :data:`GATE_DEPTHS`, by the exact score of each last result there.
+    """Measure a structure's minimum recall over :data:`GATE_DEPTHS`; ``last_scores`` are exact, by depth and query.
 
     A result that ties with the last exact result counts as correct.
     """

@@ -16,13 +16,13 @@ from index.errors import DeviceMissing
 from index.store_options import Device
 
 _ROWS = 256  # converted at a time, so that all steps find them in the cache
-_MANTISSA_BITS = 23 - 10  # that single precision adds
+_MANTISSA_BITS = 23 - 10  # additional bits of single precision
 _KEPT_BITS = np.uint32(0x8FFFE000)  # sign, five bits of exponent, ten of mantissa
 _BIAS = np.float32(2.0 ** (127 - 15))  # difference of the exponents' biases, as a factor
 
 
 def widen_half_precision(stored: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
-    """Write finite numbers ``[n, dim]`` into an array of the same shape, exactly.
+    """Convert finite half-precision numbers ``[n, dim]`` exactly to single precision, into ``out``.
 
     numpy converts half precision one number at a time, which takes six times as long as these operations on whole
     vector registers.

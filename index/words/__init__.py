@@ -1,1 +1,1 @@
-"""An in-memory inverted index of the words in videos' texts."""
+"""Words and columns of a library: an inverted index of videos' texts, their metadata, and the files of both."""

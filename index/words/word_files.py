@@ -36,7 +36,7 @@ from index.words.word_index import WordIndex
 from index.words.word_segment import StemOrder, TermTable, Videos, WordSegment
 
 _SCHEMA = 1
-_VERIFIED_BYTES = 256 * 1024**2  # read before use; those of a larger library are verified while they are used
+_VERIFIED_BYTES = 256 * 1024**2  # verified before use; word files of a larger library are verified during use
 _VIDEOS, _FEEDBACK = "videos", "feedback"
 _FILE = "arrays"
 _KINDS: Mapping[str, type[Any]] = {"words": LiveSegment, "transcripts": LiveSegment, "columns": LiveColumns}
@@ -110,7 +110,7 @@ class WordFiles:
             raise WordsUnreadable(f"a word file cannot be read ({error})") from error
 
     def find_damage(self) -> str | None:
-        """Compare what was not verified yet of the newest generation with its checksums; describe a difference."""
+        """Verify those files of the newest generation that were not verified yet; describe the first damage."""
         try:
             for name, entry in self._read_body()["folders"].items():
                 self._require_intact(SealedFolder(name, **entry), verify=True)
@@ -226,21 +226,21 @@ def _index(segments: Sequence[LiveSegment]) -> WordIndex:
 
 
 def _arrays_of(segment: WordSegment) -> Arrays:
-    """List a segment's arrays by field; those of its parts are named ``<part>.<field>``."""
+    """List a segment's arrays by field; those of its parts are named ``<group>.<field>``."""
     stems = {language: order._asdict() for language, order in segment.stems.items()}
-    parts = {"videos": vars(segment.videos), "terms": vars(segment.terms), **stems}
-    arrays = {f"{part}.{name}": array for part, fields in parts.items() for name, array in fields.items()}
+    groups = {"videos": vars(segment.videos), "terms": vars(segment.terms), **stems}
+    arrays = {f"{group}.{name}": array for group, fields in groups.items() for name, array in fields.items()}
     return {
         name: array for name, array in {**vars(segment), **arrays}.items() if isinstance(array, np.ndarray)
     }
 
 
 def _segment_of(arrays: Arrays) -> WordSegment:
-    parts: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
-        part, _, field = name.rpartition(".")
-        parts.setdefault(part, {})[field] = array
-    fields = parts.pop("")
-    videos, terms = Videos(**{"order": None, **parts.pop("videos")}), TermTable(**parts.pop("terms"))
-    stems = {language: StemOrder(**order) for language, order in parts.items()}
+        group, _, field = name.rpartition(".")
+        groups.setdefault(group, {})[field] = array
+    fields = groups.pop("")
+    videos, terms = Videos(**{"order": None, **groups.pop("videos")}), TermTable(**groups.pop("terms"))
+    stems = {language: StemOrder(**order) for language, order in groups.items()}
     return WordSegment(videos=videos, terms=terms, **fields, stems=stems)

@@ -1,4 +1,4 @@
-"""An inverted index of videos' texts, in memory."""
+"""An inverted index of videos' texts, in memory or mapped from word files."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class WordIndex:
                 live.segment.rows.take(documents)
                 for live, (documents, _) in zip(self.segments, parts, strict=True)
             ]
-            strengths = [part for _, part in parts]
+            strengths = [strength for _, strength in parts]
         # Joining rows takes long, even a single part, and most indexes have a single segment.
         joined = np.concatenate(rows) if len(rows) > 1 else rows[0]
         return WordMatches(
@@ -210,9 +210,9 @@ class WordIndex:
         for live in self.segments:
             videos = live.segment.videos
             for start in range(0, len(videos.ids), _VIDEOS_OF_A_PART):
-                part = slice(start, start + _VIDEOS_OF_A_PART)
-                is_counted = live.alive[videos.starts[:-1][part]] & (videos.captions[part] > 0)
-                ids, captions, words = videos.ids[part], videos.captions[part], videos.caption_words[part]
+                rows = slice(start, start + _VIDEOS_OF_A_PART)
+                is_counted = live.alive[videos.starts[:-1][rows]] & (videos.captions[rows] > 0)
+                ids, captions, words = videos.ids[rows], videos.captions[rows], videos.caption_words[rows]
                 yield ids[is_counted], captions[is_counted], words[is_counted]
 
     def between(self, starts: Ids, ends: Ids) -> Ids:
@@ -238,7 +238,7 @@ class WordIndex:
         if len(words) != 1 or count < 1:
             return []
         starts = [(mark + words[0][0].removeprefix(COMPOUND)).encode() for mark in ("", COMPOUND)]
-        ranges = [(live, live.segment.terms.with_prefix(each)) for live in self.segments for each in starts]
+        ranges = [(live, live.segment.terms.with_prefix(start)) for live in self.segments for start in starts]
         taken = 2 * count
         while True:
             terms: set[bytes] = set()
@@ -251,7 +251,7 @@ class WordIndex:
                 bound += int(frequencies[best[taken]]) if taken < len(best) else 0
             totals = {term: self._frequency(term) for term in terms}
             ranked = sorted((-total, term) for term, total in totals.items() if total)[:count]
-            is_full = len(ranked) == count and -ranked[-1][0] > bound  # of equal ones, the first
+            is_full = len(ranked) == count and -ranked[-1][0] > bound  # of equally frequent terms, the first
             if not bound or is_full or taken > _MAX_SUGGESTED:
                 return [(term.decode(), -total) for total, term in ranked]
             taken *= 4
