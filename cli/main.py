@@ -54,7 +54,7 @@ app.add_typer(bench_commands.app, name="bench")
 @app.command()
 def demo(
     exit_after_report: Annotated[bool, typer.Option("--exit", help="Stop after the report.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Also write it to this JSON file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report to this JSON file.")] = None,
     videos: Annotated[
         Path | None,
         typer.Option(
@@ -69,8 +69,8 @@ def demo(
         ),
     ] = None,
     port: Port = None,
-    train: Annotated[int, typer.Option(hidden=True, min=2, help="Videos per domain.")] = 45,
-    test: Annotated[int, typer.Option(hidden=True, min=1, help="Videos per domain.")] = 30,
+    train: Annotated[int, typer.Option(hidden=True, min=2, help="Training videos per domain.")] = 45,
+    test: Annotated[int, typer.Option(hidden=True, min=1, help="Test videos per domain.")] = 30,
     domains: Annotated[int, typer.Option(hidden=True, min=1, help="Number of domains.")] = 3,
 ) -> None:
     """Learn three domains of rendered videos, or your own, one by one; search them and report forgetting."""
@@ -82,8 +82,8 @@ def demo(
         OwnVideos(videos) if videos else RenderedVideos(domains, train, test),
         data or default,
         port,
-        exit_after_report,
-        report,
+        exit_after_report=exit_after_report,
+        report=report,
     )
 
 

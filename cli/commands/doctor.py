@@ -53,7 +53,7 @@ def check_data_folder(settings: Settings) -> str:
     free = shutil.disk_usage(settings.data_dir).free / 1024**3
     if free < _MIN_FREE_GIB:
         raise CheckFailed(
-            f"{settings.data_dir} has only {free:.1f} GiB free. Free some space, or move CINESTRATA_DATA_DIR."
+            f"{settings.data_dir} has only {free:.1f} GiB free. Free space, or set CINESTRATA_DATA_DIR to another disk."
         )
     catalog = sqlite_path(settings.database_url)
     is_empty = catalog is not None and not catalog.exists() and not settings.index_dir.exists()
@@ -115,7 +115,7 @@ def check_index(settings: Settings) -> str:
         raise CheckFailed("\n".join([*faults, f"All other shards are searchable. {_RESTORE_HINT}"]))
     manifest = result.manifest
     damage = word_files(settings).find_damage()
-    words = f"; {damage}, so a worker writes the words again" if damage else ""
+    words = f"; {damage}, so a worker writes the word index again" if damage else ""
     leftovers = f"; {len(result.leftovers)} folders are not in use (yet)" if result.leftovers else ""
     return (
         f"generation {manifest.generation}, {len(manifest.shards)} shards, {len(manifest.releases)} releases, "
@@ -144,12 +144,12 @@ def check_stored_files(settings: Settings) -> str:
 
 
 def check_backbone(_: Settings) -> str:
-    """Load the backbone for new domains and those of learned ones, and report their engines."""
+    """Load the backbones of new and of learned domains, and report their engines."""
     from models.backbones.backbone_loading import load_backbone
     from models.backbones.query_backbone import set_torch_threads
     from service.storage.library_backbone import library_backbone, used_backbones
 
-    set_torch_threads(1)  # more would wait for each other where other processes use the cores
+    set_torch_threads(1)  # several threads would wait for one another where other processes use the cores
     names, described = [library_backbone()], list[str]()
     with suppress(Unavailable):  # the check of the catalog reports it
         names += used_backbones()

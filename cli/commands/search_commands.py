@@ -30,23 +30,23 @@ def search(
     task: Annotated[
         list[str] | None, typer.Option(help="Domain to search (name or ID); may be repeated (default: all).")
     ] = None,
-    mode: Annotated[QueryMode | None, typer.Option(help="Default: the release's own.")] = None,
+    mode: Annotated[QueryMode | None, typer.Option(help="Query encoders (default: the release's).")] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Metadata condition; also NAME>=N and NAME<=N; repeatable."),
     ] = None,
-    min_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
-    max_duration: Annotated[float | None, typer.Option(help="In seconds.")] = None,
+    min_duration: Annotated[float | None, typer.Option(help="Minimum duration, seconds.")] = None,
+    max_duration: Annotated[float | None, typer.Option(help="Maximum duration, seconds.")] = None,
     after: Annotated[datetime | None, typer.Option(help="Added since this time (UTC).")] = None,
     before: Annotated[datetime | None, typer.Option(help="Added before this time (UTC).")] = None,
     min_score: Annotated[float | None, typer.Option(help="Minimum score of a result.")] = None,
-    min_confidence: Annotated[float | None, typer.Option(help="Lowest confidence, 0..1.")] = None,
+    min_confidence: Annotated[float | None, typer.Option(help="Minimum confidence, 0..1.")] = None,
     routes: Annotated[
         str | None, typer.Option(help="auto, all, or the number of likeliest domains to search.")
     ] = None,
     page: Annotated[int, typer.Option(min=1, help="Page of results.")] = 1,
     cursor: Annotated[
-        str | None, typer.Option(help="Cursor: next_cursor from the previous search with --json.")
+        str | None, typer.Option(help="next_cursor of the previous page, printed with --json.")
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -146,13 +146,13 @@ def result_table(
         table.add_column("match")
     table.add_column("domain", no_wrap=True, max_width=14)
     table.add_column("video", overflow="fold", max_width=30)  # IDs are arguments of other commands
-    has_moments = any(map(_played_part, response.results[:first]))
+    has_moments = any(map(_best_span, response.results[:first]))
     if has_moments:
         table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
     for result in response.results[:first]:
         is_refused = result.matches is False
-        times = (divmod(int(seconds), 60) for seconds in _played_part(result))
+        times = (divmod(int(seconds), 60) for seconds in _best_span(result))
         word = "" if is_refused else "likely" if (result.confidence or 0) >= _LIKELY else "possible"
         table.add_row(
             str(result.rank),
@@ -194,7 +194,7 @@ def _caption_cell(result: SearchResult) -> Text:
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
 
 
-def _played_part(result: SearchResult) -> tuple[float, ...]:
+def _best_span(result: SearchResult) -> tuple[float, ...]:
     """Return start and end of the part whose transcript has the words, or of the best moment; empty without any."""
     said = [
         (text.start, text.end) for text in result.words if text.start is not None and text.end is not None

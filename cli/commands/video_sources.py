@@ -131,8 +131,8 @@ def _require_accepted(client: ServiceClient, size: int) -> None:
 
 def _require_space(size: int) -> None:
     folder = tempfile.gettempdir()
-    most, free = resource.getrlimit(resource.RLIMIT_FSIZE)[0], shutil.disk_usage(folder).free
-    free = free if most == resource.RLIM_INFINITY else min(free, most)
+    limit, free = resource.getrlimit(resource.RLIMIT_FSIZE)[0], shutil.disk_usage(folder).free
+    free = free if limit == resource.RLIM_INFINITY else min(free, limit)
     if size > free:
         _refuse(size, f"don't fit into {folder}, where they are packed and {decimal(free)} are free")
 
@@ -187,7 +187,7 @@ class _LocalSource:
         return replace(local_files(self.listing), place=self.place)
 
     def find_problem(self, video: VideoSpec) -> str | None:
-        """Return why a video cannot be sent; None if nothing is known."""
+        """Return why a video cannot be sent; None if no reason is known."""
         if not self.in_place or self.is_remote or is_source_uri(video.uri):
             return None
         is_inside = (self.listing.base / video.uri).resolve().is_relative_to(settings().media_root.resolve())
@@ -310,9 +310,9 @@ def _report_omitted(omitted: Mapping[str, str]) -> None:
         console.print(f"{len(paths)} {reason} {kind} left out: {_name_some(paths)}.")
 
 
-def _name_some(paths: Sequence[str], most: int = _MAX_NAMED) -> str:
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return f"{', '.join(paths[:most])}{more}"
+def _name_some(paths: Sequence[str], limit: int = _MAX_NAMED) -> str:
+    more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
+    return f"{', '.join(paths[:limit])}{more}"
 
 
 def print_left_out(reasons: Mapping[str, str]) -> None:

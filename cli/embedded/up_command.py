@@ -85,12 +85,12 @@ except ModelError as error:
 
 
 def _require_backbone(settings: Settings) -> None:
-    """Fail with the reason if the backbone of new domains cannot be loaded, which a process of its own tries."""
+    """Load the backbone of new domains in a separate process, and fail with the reason if that fails."""
     from service.storage.library_backbone import library_backbone
 
     name = library_backbone(settings)
     if name in ("small", "tiny"):
-        return  # installed with the project; loading it would take a second of every start
+        return  # installed with the project; loading it would add a second to every start
     command = [sys.executable, "-P", "-c", _LOAD_BACKBONE, name]
     loaded = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if loaded.returncode:

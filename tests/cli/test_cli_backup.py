@@ -59,7 +59,7 @@ def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, n
     store = ShardStore(settings().index_dir)
     assert settings().data_dir == tmp_path / "other"
     assert (store.manifest(), _ready(), _ranking(store, query)) == (manifest, ready, expected)
-    assert "words.json is missing, so a worker writes the words again" in doctor.check_index(settings())
+    assert "words.json is missing, so a worker writes the word index again" in doctor.check_index(settings())
     write_words()
     assert doctor.check_index(settings()).endswith("all checksums correct, consistent with the catalog")
     assert not list((tmp_path / "other").glob(".restore-*"))
