@@ -50,7 +50,7 @@ class UserSpec(RequestModel):
 
     name: Name = Field(description="Name for signing in; unique regardless of case.")
     password: Password = Field(description="10 to 1024 characters.")
-    scope: AccessScope = Field(default="search", description="Role: a scope, as for keys.")
+    scope: AccessScope = Field(default="search", description="Role of the user: a scope, as for keys.")
 
 
 class UserPatch(RequestModel):

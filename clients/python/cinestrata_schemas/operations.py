@@ -99,7 +99,7 @@ class RunningTask(ResponseModel):
 
 
 class OperationsStatus(ResponseModel):
-    """State of operation. The lists are bounded."""
+    """The state of a library's operation; its lists have a maximum length."""
 
     waiting: int = Field(description="Number of tasks waiting for a worker.")
     queue: list[QueuedTask] = Field(description="The first 20 waiting tasks in queue order.")

@@ -109,7 +109,7 @@ class FollowedSource(model_types.ResponseModel):
 
 
 class SyncedFilesPatch(model_types.RequestModel):
-    """What a sync saw: files to remember, files to forget, and the videos that have another name."""
+    """Result of a sync: files to remember, keys of files to forget, and new URIs of renamed videos."""
 
     task_id: model_types.Identifier
     source: model_types.Uri

@@ -84,14 +84,14 @@ class RelearnSpec(RequestModel):
 
 
 class UpgradeSpec(RequestModel):
-    """What a domain is learned with again; without any, the backbone that a new domain would have."""
+    """Backbone, method and settings of an upgrade; by default, it uses the backbone of new domains."""
 
     backbone: str | None = optional("Encoder of frames and texts.")
     method: str | None = optional("Learning method; the domain's if omitted and the backbone permits it.")
     settings: RequestSettings | None = optional("Method settings; the domain's if its method stays.")
     partial: bool = Field(
         default=False,
-        description="Whether videos whose files are gone stay as they are; otherwise, the upgrade then fails.",
+        description="Whether videos whose files are gone stay as they are; if false, they fail the upgrade.",
     )
 
 
@@ -123,12 +123,12 @@ class UpgradeOutcome(ResponseModel):
     """What a published upgrade changed in its domain."""
 
     status: Open[Literal["undoable", "accepted", "undone"]]
-    release: str = Field(description="Release of the domain before the upgrade; with what it was learned:")
+    release: str = Field(description="Release before the upgrade, with its method, settings and backbone.")
     method: str
     settings: dict[str, Scalar]
     backbone: str | None = None
     r1_before: float | None = optional("Recall@1 within the domain before, 0..1; null if not measured.")
-    r1_after: float | None = optional("The same after the upgrade.")
+    r1_after: float | None = optional("Recall@1 within the domain after the upgrade.")
     queries: int | None = optional("Captions that measured the recall after the upgrade.")
     remaining: int = Field(
         default=0,
@@ -188,7 +188,7 @@ class ReadingProgress(ResponseModel):
 
 
 class ReadingDetails(ReadingProgress):
-    """What is read from a domain's videos, and how far that is."""
+    """What is read from a domain's videos, and the progress."""
 
     read: str = Field(description="`off`, or some of `file`, `location`, `speech` and `screen`.")
     unavailable: dict[str, str] = Field(description="Why this server cannot read one of them.")
@@ -250,7 +250,7 @@ class TaskDetails(ResponseModel):
     )
     read: str | None = optional("What is read from the videos; null for the server's setting.")
     reading: ReadingProgress | None = optional(
-        "While videos of a ready domain are still to be read: how far that is."
+        "Progress of reading, while videos of a ready domain are still to be read."
     )
     position: int
     attempts: int
@@ -276,7 +276,7 @@ class LocalFile(RequestModel):
 
     path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
     size: int = Field(ge=0, le=2**53, description="Size in bytes.")
-    upload: str | None = Field(default=None, max_length=64, description="Its upload to continue, if any.")
+    upload: str | None = Field(default=None, max_length=64, description="ID of its unfinished upload.")
 
 
 class LocalText(RequestModel):

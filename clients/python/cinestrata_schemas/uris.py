@@ -14,7 +14,7 @@ def is_source_uri(uri: str) -> bool:
 
 
 def redact_uri(uri: str) -> str:
-    """Strip a URI for logs, errors and responses of its user, and of its query, which may contain a token."""
+    """Redact a URI for logs, errors and responses: its user, and its query, which may contain a token."""
     text = _USER.sub(r"\1***@", uri)
     if text[:4].lower() == "http" and "?" in text:
         text = text.partition("?")[0] + "?***"

@@ -28,10 +28,10 @@ class Cue(RequestModel):
     end: float = Field(ge=0, allow_inf_nan=False, description="Seconds; after the start.")
     text: str = Field(description="Plain text on one line; markup is shown as is.")
     source: choice_types.TextSource | None = optional(
-        "Who wrote it. In an edit, a text that the video has keeps its source, and one that it lacks is a person's, or "
-        "of the subtitles if it names them. With a new video, null stands for subtitles."
+        "Origin of the text. In an edit, a stored text keeps its source, and a new text gets `person`, or `subtitles` "
+        "if it says so. With a new video, null stands for `subtitles`."
     )
-    id: str | None = optional("Of a stored text: by which it is edited. Ignored in requests.")
+    id: str | None = optional("ID of a stored text, by which it is edited; ignored in requests.")
 
 
 class VideoMoment(ResponseModel):
@@ -46,7 +46,7 @@ class SourceState(ResponseModel):
 
     source: Open[choice_types.ReadSource]
     state: Open[Literal["pending", "done", "failed", "cancelled"]]
-    model: str | None = optional("What has read it; for a pending one, the model that was asked for.")
+    model: str | None = optional("Model that read it; for a pending source, the requested model.")
     note: str | None = optional("What was not read, and why.")
 
 
@@ -115,7 +115,7 @@ class VideoPage(ResponseModel):
 class VideoPatch(RequestModel):
     """Changes to a video as a JSON Merge Patch (RFC 7396). Omitted fields keep their value."""
 
-    captions: RequestList[str] | None = optional("All captions, which replace the current; null: none.")
+    captions: RequestList[str] | None = optional("All captions, replacing the current ones; null: none.")
     metadata: dict[str, Any] | None = optional(
         "Metadata fields to change. A field with null is removed, objects are merged field by field, and null instead "
         "of the object removes all metadata."
