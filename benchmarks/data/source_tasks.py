@@ -61,15 +61,15 @@ def prepare_source_tasks(
     def make_clip(video: SourceVideo) -> Clip:
         path = folder / f"{video.frame_source.key}.npy"
         sources[path] = video.frame_source
-        return Clip(video.id, next(numbers), path, video.captions, video.split)
+        return Clip(video.id, next(numbers), path, video.captions, split=video.split)
 
     prepared = [TaskData(task.id, task.name, tuple(map(make_clip, task.videos))) for task in source_tasks]
     if not any(clip.captions for task in prepared for clip in task.test):
         raise ProtocolError("no held-out video has a caption, so nothing can be evaluated; add captions")
     if not any(task.pairs for task in prepared):
         raise ProtocolError("no training video has a caption, so nothing can be learned; add captions")
-    every = [clip for task in prepared for clip in task.clips]
-    missing = {clip.frames_path: clip for clip in clips_without_frames(every, *spec)}
+    clips = [clip for task in prepared for clip in task.clips]
+    missing = {clip.frames_path: clip for clip in clips_without_frames(clips, *spec)}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         work = [(sources[path], path) for path in missing]
@@ -79,7 +79,7 @@ def prepare_source_tasks(
 
 
 def _await_frames(missing: Sequence[Clip], reasons: Iterator[str], workers: int, progress: Progress) -> None:
-    """Wait for the frames of clips, and raise ProtocolError if some have a reason why there are none."""
+    """Wait for the frames of clips; raise ProtocolError with the reasons if some cannot be decoded."""
     failures: list[str] = []
     done = 0
     try:

@@ -53,7 +53,7 @@ _COSINE_WEIGHTS = np.geomspace(1, 100, 13).round(1).tolist()
 
 
 class Bm25:
-    """BM25 scores for N videos, of all texts of each, joined."""
+    """BM25 over N documents: all texts of a video are one document."""
 
     def __init__(self, documents: Sequence[str]) -> None:
         counts = [Counter(caption_words(document)) for document in documents]
@@ -86,8 +86,8 @@ def stored_text(video: LibraryVideo, *, with_names: bool) -> str:
 def _metadata_texts(value: object) -> list[str]:
     """List the texts and numbers in metadata."""
     if isinstance(value, Mapping | list):
-        parts = value.values() if isinstance(value, Mapping) else value
-        return [text for part in parts for text in _metadata_texts(part)]
+        members = value.values() if isinstance(value, Mapping) else value
+        return [text for member in members for text in _metadata_texts(member)]
     return [] if isinstance(value, bool) or value is None else [str(value)]
 
 
@@ -122,8 +122,8 @@ def read_features(
     spec = frame_spec(backbone, None)
     rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
     tasks, rival_tasks = (
-        prepare_source_tasks(sources, part, cache, workers=workers, progress=progress)
-        for part in (spec, rival_spec)
+        prepare_source_tasks(sources, frames, cache, workers=workers, progress=progress)
+        for frames in (spec, rival_spec)
     )
     towers = load_backbone(FEATURE_BACKBONE, spec.frames)
     ridge = {}
@@ -144,7 +144,7 @@ def read_features(
 
     @torch.inference_mode()
     def encode(texts: Sequence[str]) -> Floats:
-        parts = [encode_texts(frozen, frozen.tokenize(part))[0].numpy() for part in batches(texts, 64)]
+        parts = [encode_texts(frozen, frozen.tokenize(batch))[0].numpy() for batch in batches(texts, 64)]
         return np.concatenate(parts)
 
     return FrozenFeatures(ridge, vectors, encode, frozen.engine)
@@ -174,14 +174,14 @@ class VectorRivals:
         self, seed: int, library: Library, queries: Sequence[Query], served: ServedAnswers
     ) -> dict[str, Floats]:
         """Score the videos of a library ``[Q, N]``; ``served`` has the scores of the product."""
-        videos = [video for part in library.values() for video in part]
+        videos = [video for members in library.values() for video in members]
         domains = [
             replace(
                 self._features.ridge[name],
-                captions=tuple(video.stored for video in part),
-                held_out=np.array([video.is_hidden for video in part]),
+                captions=tuple(video.stored for video in members),
+                held_out=np.array([video.is_hidden for video in members]),
             )
-            for name, part in library.items()
+            for name, members in library.items()
         ]
         texts = [query.text for query in queries]
         places = {video: index for index, video in enumerate(served.videos)}
@@ -222,7 +222,7 @@ PRODUCT, FULL_TEXT, CONVEX, VISUAL, ZERO_SHOT, RIDGE, WORDY_RIDGE, CHANCE = ROWS
 
 
 class Outcome(NamedTuple):
-    """One query's values by measure in percent for one row: among ``all`` domains, or a whole caption's ``own`` one."""
+    """One query's measures in percent for one row; ``gallery``: ``all`` domains, or the ``own`` one of a caption."""
 
     row: str
     gallery: str
@@ -252,11 +252,11 @@ def compare_answers(
             answers_by_row["own", PRODUCT] = next(answered)
         for gallery in [gallery for gallery, _ in answers_by_row]:
             inside = np.array([gallery == "all" or video.domain == query.domain for video in videos])
-            listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
+            listed = {row: np.where(inside, matrix[number], -np.inf) for row, matrix in scores.items()}
             if VISUAL in listed:
                 listed[CONVEX] = combine(listed[FULL_TEXT], listed[VISUAL], weights[half_of(query)])
-            for row, part in listed.items():
-                answers_by_row[gallery, row] = _rival_answer(part, videos, is_full_text=row == FULL_TEXT)
+            for row, ranked in listed.items():
+                answers_by_row[gallery, row] = _rival_answer(ranked, videos, is_full_text=row == FULL_TEXT)
         outcomes += [
             Outcome(row, gallery, query, _values(query, answer))
             for (gallery, row), answer in answers_by_row.items()
@@ -278,9 +278,9 @@ def fit_weights(
             recalls = [statistics.fmean(_recalls(query, answer).values()) for answer in answers]
             gains.setdefault((1 - half_of(query), query.kind), []).append(recalls)
     kinds = [
-        [np.mean(part, axis=0) for (half, _), part in gains.items() if half == number] for number in (0, 1)
+        [np.mean(rows, axis=0) for (half, _), rows in gains.items() if half == number] for number in (0, 1)
     ]
-    return [candidates[int(np.mean(part, axis=0).argmax())] if part else candidates[0] for part in kinds]
+    return [candidates[int(np.mean(means, axis=0).argmax())] if means else candidates[0] for means in kinds]
 
 
 def half_of(query: Query) -> int:

@@ -59,7 +59,7 @@ class DistillationMethod(Finetune):
         loss = self.contrastive_loss(queries, videos)
         if self.teacher is None:
             return loss
-        distilled = self.teacher_loss(self.teacher, frames, texts, queries, videos)
+        distilled = self.teacher_loss(self.teacher, frames, texts, queries=queries, videos=videos)
         return loss + self.config.distillation * distilled
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:

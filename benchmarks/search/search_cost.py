@@ -68,7 +68,7 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
 def measure_in_turn(
     searches: Sequence[Callable[[int], SearchResponse | None]], size: int, rounds: int
 ) -> list[SearchTiming]:
-    """Time searches for the queries of rising numbers in turn, ``size`` queries per round."""
+    """Time several searches in turn, for queries 0, 1, 2, …; a round has ``size`` queries."""
     times = np.empty((len(searches), rounds * size))
     tasks = np.ones_like(times)
     for number in range(rounds * size):

@@ -56,7 +56,7 @@ class LoadGenerator:
         return self._run(run)
 
     def send_at_rate(self, rate: float, is_over: Callable[[float], bool]) -> list[RequestRecord]:
-        """Send requests per second until ``is_over`` says so for the seconds so far; responses are awaited."""
+        """Send ``rate`` requests per second until ``is_over(elapsed seconds)`` is true, and await all responses."""
 
         async def run() -> None:
             start = time.monotonic()
