@@ -1,4 +1,4 @@
-"""SHA-256 hashes of the wheels that images install, in wheels.sha256; run without a package of the environment.
+"""Compare or write the SHA-256 hashes of the wheels that images install, in wheels.sha256; needs no package.
 
 ``python check_wheels.py REPORT`` compares the wheels in a report of ``pip install --report`` with them; the build fails
 if one differs. pip compares each wheel with the hash that the index states; this comparison does not rely on the index.
@@ -30,11 +30,11 @@ def wheel_line(installed: dict[str, Any]) -> str:
 
 def main(report: Path, hashes: Path) -> int:
     """Print the wheels in the report whose hash is unknown; the exit status is 1 if there are any."""
-    known = set(hashes.read_text(encoding="utf-8").splitlines())
+    recorded = set(hashes.read_text(encoding="utf-8").splitlines())
     unknown = [
         line
         for line in map(wheel_line, json.loads(report.read_text(encoding="utf-8"))["install"])
-        if line not in known
+        if line not in recorded
     ]
     if unknown:
         sys.stderr.write("".join(f"Not in docker/wheels.sha256: {line}\n" for line in unknown))
@@ -75,8 +75,8 @@ def write_hashes() -> None:
     """Write the hashes of all pinned packages."""
     lines = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
-    found = set().union(*(wheel_hashes(pins, architecture) for architecture in _ARCHITECTURES))
-    Path("docker/wheels.sha256").write_text("".join(f"{line}\n" for line in sorted(found)), encoding="utf-8")
+    hashes = set().union(*(wheel_hashes(pins, architecture) for architecture in _ARCHITECTURES))
+    Path("docker/wheels.sha256").write_text("".join(f"{line}\n" for line in sorted(hashes)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def check_worker(path: Path, only_alive: bool) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    part, *rest = arguments
-    problem = check_api() if part == "api" else check_worker(Path(rest[0]), only_alive="--alive" in rest)
+    process, *rest = arguments
+    problem = check_api() if process == "api" else check_worker(Path(rest[0]), only_alive="--alive" in rest)
     if problem is not None:
         sys.stderr.write(f"{problem}\n")
     return problem is not None

@@ -30,13 +30,13 @@ def linked_libraries(site: Path) -> set[Path]:
     Raises:
         RuntimeError: A library is missing.
     """
-    found: set[Path] = set()
+    libraries: set[Path] = set()
     for module in site.glob("torch/*.so"):
         listed = subprocess.run(["ldd", module], capture_output=True, text=True, check=True).stdout
         if "not found" in listed:
             raise RuntimeError(f"{module} needs a library that is not installed:\n{listed}")
-        found |= {Path(path).resolve() for path in re.findall(r"=> (/\S+)", listed)}
-    return found
+        libraries |= {Path(path).resolve() for path in re.findall(r"=> (/\S+)", listed)}
+    return libraries
 
 
 def package_files(package: Distribution) -> list[Path]:
@@ -57,17 +57,17 @@ def remove(files: Iterable[Path]) -> None:
 
 def main() -> None:
     site = Path(sysconfig.get_path("platlib"))
-    kept = linked_libraries(site)
+    linked = linked_libraries(site)
     unused = []
     for package in distributions(path=[str(site)]):
         if CUDA_PACKAGE.fullmatch(package.name.lower()):
             files = set(package_files(package))
-            if files & kept:
-                remove(files - kept)
+            if files & linked:
+                remove(files - linked)
             else:
                 unused.append(package.name)
     for pattern in GPU_FILES_OF_TORCH:
-        remove(set(site.glob(f"torch/{pattern}")) - kept)
+        remove(set(site.glob(f"torch/{pattern}")) - linked)
     if unused:
         subprocess.run([sys.executable, "-m", "pip", "uninstall", "--yes", *unused], check=True)
 

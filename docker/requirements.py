@@ -21,5 +21,5 @@ extras = [
     line for extra in arguments if extra != "--files-only" for line in project["optional-dependencies"][extra]
 ]
 lines = [*project["dependencies"], *extras]
-kept = [line for line in lines if (re.split(r"[=<>~!; \[]", line)[0] in FILES_ONLY) == is_files_only]
-sys.stdout.write("\n".join(kept) + "\n")
+selected = [line for line in lines if (re.split(r"[=<>~!; \[]", line)[0] in FILES_ONLY) == is_files_only]
+sys.stdout.write("\n".join(selected) + "\n")

@@ -28,10 +28,10 @@ class NotReleasable(Exception):
 def read_version(root: Path) -> str:
     """Read the version from a source folder."""
     text = (root / _VERSION_FILE).read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
-    if found is None:
-        raise NotReleasable(f"{_VERSION_FILE} states no __version__.")
-    return found[1]
+    match = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if match is None:
+        raise NotReleasable(f"{_VERSION_FILE} has no __version__. Add it.")
+    return match[1]
 
 
 def release_notes(changelog: str, version: str) -> str:
@@ -41,10 +41,10 @@ def release_notes(changelog: str, version: str) -> str:
         NotReleasable: There is no dated entry, or it is empty.
     """
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
-    found = re.search(heading + r"\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
-    if found is None or not found[1].strip():
+    notes = re.search(heading + r"\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    if notes is None or not notes[1].strip():
         raise NotReleasable(f"CHANGELOG.md has no notes for {version}. Add: ## [{version}] - YYYY-MM-DD")
-    return found[1].strip() + "\n"
+    return notes[1].strip() + "\n"
 
 
 def check_commit(root: Path, version: str) -> None:
@@ -113,8 +113,8 @@ def read_names(archive: Path) -> set[str]:
 def contents_problems(names: set[str], shipped: set[str]) -> list[str]:
     """Describe missing files, and files that do not belong in a distribution, one sentence each."""
     surplus = {name for name in names - shipped if not _OTHER_FILES.fullmatch(name)}
-    found = [f"It lacks {name}." for name in sorted(shipped - names)]
-    return found + [f"It contains {name}." for name in sorted(surplus)]
+    problems = [f"It lacks {name}." for name in sorted(shipped - names)]
+    return problems + [f"It contains {name}." for name in sorted(surplus)]
 
 
 def build_distributions(root: Path, out: Path) -> list[Path]:

@@ -43,13 +43,13 @@ def summarize(report: Mapping[str, Any]) -> tuple[int, str]:
     """Summarize a JSON report of pip-audit as exit status and text."""
     packages = report["dependencies"]
     skipped = [package["name"] for package in packages if "skip_reason" in package]
-    found = [
+    vulnerabilities = [
         f"{package['name']} {package['version']}: {entry['id']}, fixed in {', '.join(entry['fix_versions']) or '-'}"
         for package in packages
         for entry in package.get("vulns", ())
     ]
-    if found:
-        return 1, "\n".join([f"Known vulnerabilities: {len(found)}", *found])
+    if vulnerabilities:
+        return 1, "\n".join([f"Known vulnerabilities: {len(vulnerabilities)}", *vulnerabilities])
     if skipped or not packages:
         names = ", ".join(skipped[:_SHOWN]) + (", …" if len(skipped) > _SHOWN else "")
         return 2, f"the database has no answer for {len(skipped)} of {len(packages)} packages ({names})"

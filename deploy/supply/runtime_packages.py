@@ -32,13 +32,13 @@ def runtime_packages(project: Path, extras: Iterable[str]) -> dict[str, str]:
     ]
     waiting = [(Requirement(line), "") for line in lines]
     visited: set[tuple[str, str]] = set()
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     while waiting:
         requirement, extra = waiting.pop()
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         name = canonicalize_name(requirement.name)
-        found[name] = version(requirement.name)
+        versions[name] = version(requirement.name)
         if name in FILES_ONLY:
             continue
         for inner in ("", *requirement.extras):
@@ -46,7 +46,7 @@ def runtime_packages(project: Path, extras: Iterable[str]) -> dict[str, str]:
                 visited.add((name, inner))
                 required = distribution(requirement.name).requires or []
                 waiting += [(Requirement(line), inner) for line in required]
-    return dict(sorted(found.items()))
+    return dict(sorted(versions.items()))
 
 
 if __name__ == "__main__":
