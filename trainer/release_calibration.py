@@ -120,29 +120,28 @@ def fit_library_confidence(
     tasks: list[CalibrationTask] = []
     rows: list[int] = []
     fitted = list(state.calibration)
-    extended: dict[int, Vectors] = {}
+    extended: dict[int, tuple[Ids, Vectors]] = {}
     for position, identifier, shard in readable_shards(library, state, *newest):
-        ids = np.setdiff1d(WholeVideoShard(shard).ids, captions.excluded.get(identifier, ()))
-        present = set(ids.tolist())
-        texts = tuple(
-            (video, text) for video, text in captions.unlearned.get(identifier, ()) if video in present
-        )
+        ids = WholeVideoShard(shard).ids
+        if identifier in captions.excluded:
+            ids = np.setdiff1d(ids, captions.excluded[identifier])
+        texts: tuple[tuple[int, str], ...] = ()
+        if identifier in captions.unlearned:
+            present = set(ids.tolist())
+            texts = tuple(each for each in captions.unlearned[identifier] if each[0] in present)
         if identifier in captions.appended:
             profile, appended = calibrate_appended(
                 encoder, identifier, shard, ids, *captions.appended[identifier]
             )
-            extended[len(tasks)] = profile
+            extended[len(tasks)] = profile.nonzero()[0], profile[profile > 0]
             fitted += appended
         tasks.append(CalibrationTask(identifier, shard, ids, texts))
         rows.append(position)
         report_alive()
-    profiles = state.profiles.to_dense(rows)
-    for row, profile in extended.items():
-        profiles[row] = profile
     return fit_confidence(
         encoder,
         tasks,
-        profiles,
+        state.profiles.select(rows).replace_rows(extended),
         prior=DEFAULT_PRIOR,
         fitted=draw_sample(fitted, MAX_CAPTIONS),
         unrelated=unrelated_texts(),

@@ -320,9 +320,7 @@ def evaluate_release(
         if task not in library.uncounted:
             profiles[row] = fold.tokens, fold.values
     encoder = library.query_encoder(backbone, state, replaced)
-    return evaluate_row(
-        encoder, galleries, state.profiles.replace_rows(profiles).to_dense(rows), report=report
-    )
+    return evaluate_row(encoder, galleries, state.profiles.replace_rows(profiles).select(rows), report=report)
 
 
 def zero_shot_recall(

@@ -200,6 +200,6 @@ def _evaluate(
     """Rank the queries of all learned domains; ``raw`` adds the gallery of raw cosines."""
     assert learner.release is not None
     encoder = learner.query_encoder()
-    profiles = learner.release.profiles.to_dense()[: len(galleries)]
+    profiles = learner.release.profiles.part(0, len(galleries))
     tasks = build_evaluation_tasks(encoder, galleries, profiles)
     return tasks, rank_queries(encoder, tasks, prior, raw=raw)

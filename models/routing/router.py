@@ -112,12 +112,16 @@ class Router:
         """Compute what the captions of some tasks say about a text's distinct word pieces: the sum of their profile
         values, in nats, and the share of them that the captions contain, each ``[len(tasks)]``.
         """
+        sums, counts = self.sum_tokens(tokens)
+        coverage = counts[tasks] / max(1, len(tokens))
+        return np.asarray(sums[tasks], np.float32), np.asarray(coverage, np.float32)
+
+    def sum_tokens(self, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Sum the profile values of distinct word pieces, and count those in the captions, for all tasks, ``[T]``."""
         spans = [np.arange(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
         entries = np.concatenate(spans or [tokens[:0]])
         sums = np.bincount(self._tasks[entries], self._values[entries], len(self._has_captions))
-        counts = np.bincount(self._tasks[entries], minlength=len(self._has_captions))
-        coverage = counts[tasks] / max(1, len(tokens))
-        return np.asarray(sums[tasks], np.float32), np.asarray(coverage, np.float32)
+        return sums, np.bincount(self._tasks[entries], minlength=len(self._has_captions))
 
 
 def captioned_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:

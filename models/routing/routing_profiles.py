@@ -151,6 +151,14 @@ class RoutingProfiles:
         ends = self.ends[start:stop] - low
         return RoutingProfiles(self.tokens[low:high], self.values[low:high], ends, self.vocabulary)
 
+    def select(self, tasks: Sequence[int]) -> RoutingProfiles:
+        """Select the tasks at some indices."""
+        starts = self.ends - np.diff(self.ends, prepend=0)
+        entries = [np.arange(starts[task], self.ends[task]) for task in tasks]
+        chosen = np.concatenate([*entries, np.empty(0, np.int64)])
+        ends = np.cumsum([len(part) for part in entries], dtype=np.int64)
+        return RoutingProfiles(self.tokens[chosen], self.values[chosen], ends, self.vocabulary)
+
     def replace_rows(self, rows: Mapping[int, tuple[Ints, npt.NDArray[np.float32]]]) -> RoutingProfiles:
         """Replace the tokens and values of the tasks at some indices."""
         starts = self.ends - np.diff(self.ends, prepend=0)

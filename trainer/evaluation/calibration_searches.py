@@ -21,11 +21,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Floats, Ids, Vectors, batches
+from index.arrays import Floats, Ids, batches
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
-from models.routing.router import captioned_tasks, fill_uncaptioned, log_probabilities, summarize_evidence
+from models.routing.router import Router, fill_uncaptioned, log_probabilities, summarize_evidence
+from models.routing.routing_profiles import RoutingProfiles
 from trainer.evaluation.gallery import ShardVectors
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
@@ -93,7 +94,7 @@ class _Evidence:
 def label_results(
     encoder: QueryEncoder,
     tasks: Sequence[CalibrationTask],
-    profiles: Vectors,
+    profiles: RoutingProfiles,
     *,
     prior: float,
     fitted: Sequence[CalibrationCaption] = (),
@@ -103,7 +104,7 @@ def label_results(
     """Search for each caption in the whole library, without its video, and without its task.
 
     Args:
-        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
+        profiles: Routing profiles of the T tasks, in the same order.
         prior: Cosine per unit of log-odds in routing evidence.
         fitted: Captions of training videos in these tasks, with their results in their own task.
         unrelated: Texts without a video, searched in the whole library.
@@ -117,7 +118,7 @@ def label_results(
     if not texts or not tasks:
         return
     evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
-    has_captions = captioned_tasks(profiles)
+    has_captions = profiles.has_captions
     total = evidence.words + evidence.captions
     filled = total.copy()
     fill_uncaptioned(filled, has_captions)
@@ -127,9 +128,9 @@ def label_results(
     for number, text in enumerate(texts):
         if text.task >= 0:
             is_scored[number, text.task] = True
-    nearest: list[dict[int, _Nearest]] = []
-    for t, task in enumerate(tasks):
-        nearest.append(dict(_nearest_videos(task, t, encoder, texts, np.flatnonzero(is_scored[:, t]))))
+    nearest: dict[int, dict[int, _Nearest]] = {}  # by row of a task and of a text
+    for t in np.flatnonzero(is_scored.any(axis=0)).tolist():
+        nearest[t] = dict(_nearest_videos(tasks[t], t, encoder, texts, np.flatnonzero(is_scored[:, t])))
         report_alive()
     everywhere = np.arange(len(tasks))
     for number, text in enumerate(texts):
@@ -154,8 +155,10 @@ def label_results(
             log_odds = total[number, rows]
             # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
             fill_uncaptioned(log_odds, has_captions[rows])
-            bonuses = dict(zip(rows.tolist(), (prior * log_probabilities(log_odds)).tolist(), strict=True))
-            scored = {t: nearest[t][number] for t in bonuses if is_scored[number, t]}
+            used = np.flatnonzero(is_scored[number, rows])
+            log_priors = (prior * log_probabilities(log_odds))[used].tolist()
+            bonuses = dict(zip(rows[used].tolist(), log_priors, strict=True))
+            scored = {t: nearest[t][number] for t in bonuses}
             scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
             ids = np.concatenate([near.ids for near in scored.values()])
             if excluded is not None:
@@ -179,28 +182,30 @@ def remaining_captions(
     tasks: Sequence[CalibrationTask], captions: Sequence[CalibrationCaption]
 ) -> list[CalibrationCaption]:
     """Select the captions whose videos still exist."""
-    videos = {task.task: set(task.ids.tolist()) for task in tasks}
+    named = {caption.task for caption in captions}
+    videos = {task.task: set(task.ids.tolist()) for task in tasks if task.task in named}
     return [caption for caption in captions if caption.video in videos.get(caption.task, ())]
 
 
 def _compute_evidence(
-    encoder: QueryEncoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: Vectors
+    encoder: QueryEncoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: RoutingProfiles
 ) -> _Evidence:
     """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
-    is_known = (profiles > 0).astype(np.float32)
+    router = Router(profiles)
     words, captions, coverage, tokens = [], [], [], []
     for chunk in batches([text.text for text in texts], _TEXTS):
         presence = encoder.piece_presence(chunk)
-        words.append(presence @ profiles.T)
+        sums, known = zip(*(router.sum_tokens(np.flatnonzero(row)) for row in presence), strict=True)
+        words.append(np.array(sums))
         counts = (presence > 0).sum(axis=1)
-        coverage.append(presence @ is_known.T / np.maximum(1, counts)[:, None])
+        coverage.append(np.array(known) / np.maximum(1, counts)[:, None])
         tokens.append(counts)
         part = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
         captions.append(np.zeros_like(words[-1]) if part is None else part)
     evidence = _Evidence(
-        np.concatenate(words).astype(np.float64),
+        np.concatenate(words),
         np.concatenate(captions).astype(np.float64),
-        np.concatenate(coverage).astype(np.float64),
+        np.concatenate(coverage),
         np.concatenate(tokens),
     )
     for number, text in enumerate(texts):

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Floats, Vectors
+from index.arrays import Floats
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import (
@@ -26,6 +26,7 @@ from models.routing.confidence_model import (
     fit_visual_score,
     logistic,
 )
+from models.routing.routing_profiles import RoutingProfiles
 from trainer.evaluation.calibration_searches import (
     CalibrationTask,
     LabeledResults,
@@ -68,7 +69,7 @@ _COVERED = 0.9  # share of captions whose video is within reach
 def fit_confidence(
     encoder: QueryEncoder,
     tasks: Sequence[CalibrationTask],
-    profiles: Vectors,
+    profiles: RoutingProfiles,
     *,
     prior: float,
     fitted: Sequence[CalibrationCaption] = (),

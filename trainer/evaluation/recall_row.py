@@ -31,7 +31,8 @@ import numpy.typing as npt
 from index.arrays import Floats, Ids, Vectors, batches
 from models.encoders.query_encoder import QueryEncoder
 from models.routing import DEFAULT_PRIOR
-from models.routing.router import can_reach_score, captioned_tasks, fill_uncaptioned
+from models.routing.router import Router, can_reach_score, fill_uncaptioned
+from models.routing.routing_profiles import RoutingProfiles
 from trainer.evaluation.gallery import (
     TIE_TOLERANCE,
     Gallery,
@@ -95,18 +96,18 @@ class EvaluationTask:
 def evaluate_row(
     encoder: QueryEncoder,
     galleries: Sequence[Gallery],
-    profiles: Vectors,
+    profiles: RoutingProfiles,
     *,
     prior: float = DEFAULT_PRIOR,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
-    """Evaluate a release on the galleries of all learned tasks, with their routing profiles ``[T, V]``, in its default
+    """Evaluate a release on the galleries of all learned tasks, with their routing profiles, in its default
     query mode; raise EvaluationError if a score is not finite.
 
     The prior is the cosine per unit of log-odds, added to the scores in a union gallery; 0 merges raw cosines.
     """
     tasks = build_evaluation_tasks(encoder, galleries, profiles)
-    has_captions = captioned_tasks(profiles)
+    has_captions = profiles.has_captions
     ranks_by_task = rank_queries(encoder, tasks, prior, report=report)
     figures = {}
     for index, (task, ranks) in enumerate(zip(tasks, ranks_by_task, strict=True)):
@@ -122,15 +123,18 @@ def evaluate_row(
 
 
 def build_evaluation_tasks(
-    encoder: QueryEncoder, galleries: Sequence[Gallery], profiles: Vectors
+    encoder: QueryEncoder, galleries: Sequence[Gallery], profiles: RoutingProfiles
 ) -> list[EvaluationTask]:
     """Build one :class:`EvaluationTask` per gallery; arguments as in :func:`evaluate_row`."""
     names = [gallery.task for gallery in galleries]
+    router = Router(profiles)
     tasks: list[EvaluationTask] = []
     for gallery in galleries:
-        column_of = {video: column for column, video in enumerate(gallery.shard.ids.tolist())}
         texts = [query.text for query in gallery.queries]
-        parts = [_evidence(encoder, chunk, names, profiles) for chunk in batches(texts, _TEXTS)]
+        column_of = (
+            {video: column for column, video in enumerate(gallery.shard.ids.tolist())} if texts else {}
+        )
+        parts = [_evidence(encoder, router, chunk, names) for chunk in batches(texts, _TEXTS)]
         tasks.append(
             EvaluationTask(
                 gallery=gallery,
@@ -157,41 +161,90 @@ def rank_queries(
     largest = max((len(task.is_held_out) for task in tasks), default=1)
     size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
     done = 0
-    results: list[Ranks] = []
-    for task_index, task in enumerate(tasks):
-        if not task.texts:
-            results.append({})
-            continue
-        queries = _encode_queries(encoder, task)
-        truth = np.einsum("qd,qd->q", queries, task.vectors[task.columns], dtype=np.float64)
-        with_bonus = truth + prior * task.evidence[:, task_index]
-        counts: dict[GalleryName, RankCount] = {
-            "local": RankCount(truth),
-            "global": RankCount(with_bonus),
-            "local_all": RankCount(truth),
-            "global_all": RankCount(with_bonus),
-        }
+    results: list[list[Ranks]] = [[] for _ in tasks]
+    for parts in _divide(tasks, size):
+        queries = np.concatenate([_encode_queries(encoder, tasks[t])[rows] for t, rows in parts])
+        done += len(queries)
+        for (t, _), ranks in zip(
+            parts, _rank_parts(encoder, tasks, parts, queries, prior, raw=raw), strict=True
+        ):
+            results[t].append(ranks)
+        report(done / total)
+    return [
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+        for parts in results
+    ]
+
+
+_Part = tuple[int, slice]  # index of a task, and some of its queries
+
+
+def _divide(tasks: Sequence[EvaluationTask], size: int) -> Iterator[list[_Part]]:
+    """Divide the queries of all tasks into groups of at most ``size``, so that each shard is read once per group."""
+    group: list[_Part] = []
+    room = size
+    for t, task in enumerate(tasks):
+        start = 0
+        while start < len(task.columns):
+            stop = min(start + room, len(task.columns))
+            group.append((t, slice(start, stop)))
+            room -= stop - start
+            start = stop
+            if not room:
+                yield group
+                group, room = [], size
+    if group:
+        yield group
+
+
+def _rank_parts(
+    encoder: QueryEncoder,
+    tasks: Sequence[EvaluationTask],
+    parts: Sequence[_Part],
+    queries: Vectors,
+    prior: float,
+    *,
+    raw: bool,
+) -> list[Ranks]:
+    """Rank some queries, whose vectors for their own tasks are ``queries [Q, dim]``; returns the ranks of each part."""
+    ends = np.cumsum([rows.stop - rows.start for _, rows in parts]).tolist()
+    places = {t: slice(start, end) for (t, _), start, end in zip(parts, [0, *ends], ends, strict=False)}
+    evidence = np.concatenate([tasks[t].evidence[rows] for t, rows in parts])
+    truth = np.concatenate(
+        [
+            np.einsum(
+                "qd,qd->q", queries[places[t]], tasks[t].vectors[tasks[t].columns[rows]], dtype=np.float64
+            )
+            for t, rows in parts
+        ]
+    )
+    owners = np.repeat([t for t, _ in parts], np.diff([0, *ends]))
+    with_bonus = truth + prior * evidence[np.arange(len(truth)), owners]
+    counts: dict[GalleryName, RankCount] = {
+        "local": RankCount(truth),
+        "global": RankCount(with_bonus),
+        "local_all": RankCount(truth),
+        "global_all": RankCount(with_bonus),
+    }
+    if raw:
+        counts["global_raw"] = RankCount(truth)
+    texts = [query.text for t, rows in parts for query in tasks[t].gallery.queries[rows]]
+    needed = None if raw else counts["global"].truth - TIE_TOLERANCE
+    for index, vectors in _query_vectors(encoder, tasks, texts, owners, queries, prior * evidence, needed):
+        other = tasks[index]
+        scores = vectors @ other.vectors.T
+        held_out = scores[:, other.is_held_out]
+        bonus = prior * evidence[:, index : index + 1]
+        counts["global"].add(held_out + bonus)
+        counts["global_all"].add(scores + bonus)
+        if index in places:
+            rows = places[index]
+            counts["local"].add(held_out[rows], rows)
+            counts["local_all"].add(scores[rows], rows)
         if raw:
-            counts["global_raw"] = RankCount(truth)
-        for start in range(0, len(queries), size):
-            rows = slice(start, min(start + size, len(queries)))
-            needed = None if raw else counts["global"].truth[rows] - TIE_TOLERANCE
-            for index, vectors in _query_vectors(encoder, tasks, task_index, queries, rows, prior, needed):
-                other = tasks[index]
-                scores = vectors @ other.vectors.T
-                held_out = scores[:, other.is_held_out]
-                bonus = prior * task.evidence[rows, index : index + 1]
-                counts["global"].add(held_out + bonus, rows)
-                counts["global_all"].add(scores + bonus, rows)
-                if index == task_index:
-                    counts["local"].add(held_out, rows)
-                    counts["local_all"].add(scores, rows)
-                if raw:
-                    counts["global_raw"].add(held_out, rows)
-            done += rows.stop - start
-            report(done / total)
-        results.append({name: count.ranks() for name, count in counts.items()})
-    return results
+            counts["global_raw"].add(held_out)
+    ranks = {name: count.ranks() for name, count in counts.items()}
+    return [{name: each[places[t]] for name, each in ranks.items()} for t, _ in parts]
 
 
 def _encode_queries(encoder: QueryEncoder, task: EvaluationTask) -> Vectors:
@@ -206,49 +259,54 @@ def _encode_queries(encoder: QueryEncoder, task: EvaluationTask) -> Vectors:
 def _query_vectors(
     encoder: QueryEncoder,
     tasks: Sequence[EvaluationTask],
-    task_index: int,
+    texts: Sequence[str],
+    owners: Ids,
     queries: Vectors,
-    rows: slice,
-    prior: float,
+    bonuses: Floats,
     needed: Floats | None,
 ) -> Iterator[tuple[int, Vectors]]:
-    """Yield each task that some of a task's queries are scored against, with their vectors ``[n, dim]``.
+    """Yield each task that some queries are scored against, with their vectors ``[Q, dim]``.
 
-    Where no video of a shard can reach the score that a query ``needed`` (``[n]``; None: every one counts), the query
-    is not encoded: its vector is zero, with which no video reaches that score either.
+    Where no video of a shard can reach the score that a query ``needed`` (``[Q]``; None: every one counts), the query
+    need not be encoded: its vector may be zero, with which no video reaches that score either.
+
+    Args:
+        owners: Index of each query's own task, for which its vector is that of ``queries [Q, dim]``.
+        bonuses: Routing term of each query for all tasks, ``[Q, T]``.
     """
-    task, pinned, mode = tasks[task_index], queries[rows], encoder.modes[-1]
-    yield task_index, pinned
-    for index, other in enumerate(tasks):
-        if index == task_index:
-            continue
-        if mode in encoder.shared_modes:
-            yield index, pinned
-            continue
-        reached = np.arange(len(pinned))
+    mode = encoder.modes[-1]
+    if mode in encoder.shared_modes:
+        yield from ((index, queries) for index in range(len(tasks)))
+        return
+    # An encoding that tasks share makes other shards cheap; otherwise, only the queries that need one are encoded.
+    step = max(1, MAX_QUERY_VECTORS // len(texts)) if encoder.shares_text_encoding else 1
+    for start in range(0, len(tasks), step):
+        chosen = np.arange(start, min(start + step, len(tasks)))
+        reached = owners[:, None] != chosen
         if needed is not None:
-            reached = np.flatnonzero(can_reach_score(prior * task.evidence[rows, index], needed))
-        if len(reached):
-            vectors = np.zeros_like(pinned)
-            texts = [task.gallery.queries[rows.start + row].text for row in reached]
-            vectors[reached] = encoder.encode(texts, [other.gallery.task], mode)[:, 0]
-            yield index, vectors
+            reached &= can_reach_score(bonuses[:, chosen], needed[:, None])
+        (rows,) = reached.any(axis=1).nonzero()
+        columns = reached.any(axis=0).nonzero()[0].tolist()
+        names = [tasks[index].gallery.task for index in chosen[columns]]
+        encoded = encoder.encode([texts[row] for row in rows], names, mode) if names else None
+        for column, index in enumerate(chosen.tolist()):
+            vectors = np.zeros_like(queries)
+            if encoded is not None and column in columns:
+                vectors[rows] = encoded[:, columns.index(column)]
+            is_own = owners == index
+            vectors[is_own] = queries[is_own]
+            if column in columns or is_own.any():
+                yield index, vectors
 
 
-def _evidence(
-    encoder: QueryEncoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors
-) -> Floats:
+def _evidence(encoder: QueryEncoder, router: Router, queries: Sequence[str], names: Sequence[str]) -> Floats:
     """Compute log weights ``[n, T]`` as :func:`models.routing.router.log_weights` does, not normalized over tasks."""
     presence = encoder.piece_presence(queries)
-    texts, tokens = presence.nonzero()
-    values = presence[texts, tokens].astype(np.float64)
-    scores: Floats = np.stack(
-        [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
-    )
+    scores: Floats = np.array([router.sum_tokens(np.flatnonzero(row))[0] for row in presence])
     other = encoder.routing_evidence(encoder.tokenize(queries), names)
     if other is not None:
         scores += other
-    fill_uncaptioned(scores, captioned_tasks(profiles))
+    fill_uncaptioned(scores, router.profiles.has_captions)
     return scores
 
 

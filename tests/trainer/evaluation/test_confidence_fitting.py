@@ -10,6 +10,7 @@ import pytest
 
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES, AnswerModel
+from models.routing.routing_profiles import RoutingProfiles
 from tests.word_routing import WordRouting
 from trainer.evaluation.calibration_searches import (
     CalibrationTask,
@@ -69,6 +70,9 @@ def _library(
     return library
 
 
+from_dense = RoutingProfiles.from_dense
+
+
 def _profiles(tasks: int) -> np.ndarray:
     profiles = np.zeros((tasks, WORDS), np.float32)
     for task in range(tasks):
@@ -84,7 +88,7 @@ def test_captions_are_searched_with_and_without_their_video_and_task(bare: int |
     if bare is not None:
         library[bare] = replace(library[bare], captions=())
         profiles[bare] = 0
-    answers = iter(list(label_results(encoder, library, profiles, prior=PRIOR)))
+    answers = iter(list(label_results(encoder, library, from_dense(profiles), prior=PRIOR)))
     number = 0
     for row, task in enumerate(library):
         for video, text in task.captions:
@@ -132,7 +136,7 @@ def test_held_out_videos_are_excluded() -> None:
     def report() -> None:
         reports.append(len(encoder.encoded_texts))
 
-    fitted = fit_confidence(encoder, watched, _profiles(3), prior=PRIOR, report_alive=report)
+    fitted = fit_confidence(encoder, watched, from_dense(_profiles(3)), prior=PRIOR, report_alive=report)
     assert fitted is not None
     assert reports == sorted(set(reports)), "progress is reported between two tasks"
     assert len(reports) == 3
@@ -142,11 +146,11 @@ def test_held_out_videos_are_excluded() -> None:
 def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
     encoder = NumberEncoder()
     few, many = _library(encoder, tasks=4, captions=10), _library(encoder, tasks=40, captions=1)
-    list(label_results(encoder, few, _profiles(4), prior=PRIOR))
+    list(label_results(encoder, few, from_dense(_profiles(4)), prior=PRIOR))
     encoded, encoder.encoded_texts = len(encoder.encoded_texts), []
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
     encoder.piece_presence = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
-    list(label_results(encoder, many, profiles, prior=PRIOR))
+    list(label_results(encoder, many, from_dense(profiles), prior=PRIOR))
     assert encoded == 4 * 40
     assert 5 * 40 <= len(encoder.encoded_texts) <= 6 * 40
 
@@ -154,13 +158,13 @@ def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
 def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -> None:
     encoder = NumberEncoder(noise=0.5)
     library, profiles = _library(encoder, captions=20), _profiles(3)
-    calibrated = fit_confidence(encoder, library, profiles, prior=PRIOR)
+    calibrated = fit_confidence(encoder, library, from_dense(profiles), prior=PRIOR)
     assert calibrated is not None
     assert calibrated.captions == 60
     assert min(calibrated.weights[:RESULT_FEATURES]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     confidences, right = [], []
-    for results in label_results(encoder, library, profiles, prior=PRIOR):
+    for results in label_results(encoder, library, from_dense(profiles), prior=PRIOR):
         odds = results.features @ np.array(calibrated.weights) + calibrated.bias
         sure[results.present].append(1 / (1 + np.exp(-odds[0])))
         if results.present:
@@ -174,7 +178,9 @@ def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -
 def test_unrelated_texts_are_searched_once_in_the_whole_library() -> None:
     encoder = NumberEncoder(noise=0.4)
     library = _library(encoder, captions=2)
-    searches = list(label_results(encoder, library, _profiles(3), prior=PRIOR, unrelated=["0 77", "2 78"]))
+    searches = list(
+        label_results(encoder, library, from_dense(_profiles(3)), prior=PRIOR, unrelated=["0 77", "2 78"])
+    )
     assert [search.searched for search in searches[:3]] == ["all", "without video", "without task"]
     assert [search.searched for search in searches[18:]] == ["unrelated"] * 2
     assert not any(search.relevant.any() for search in searches[18:])
@@ -206,7 +212,9 @@ def test_training_captions_have_their_stored_results_in_their_own_task() -> None
     unknown = replace(stored, task="7")
     fitted = [stored, deleted, unknown]
     remaining = remaining_captions(library, fitted)
-    whole, without, elsewhere = label_results(encoder, library, profiles, prior=PRIOR, fitted=remaining)
+    whole, without, elsewhere = label_results(
+        encoder, library, from_dense(profiles), prior=PRIOR, fitted=remaining
+    )
     log_odds = encoder.piece_presence(["1 5"])[0] @ profiles.T
     log_odds[1] = 1.25
     bonuses = PRIOR * (log_odds - np.log(np.exp(log_odds).sum()))
@@ -231,7 +239,7 @@ def _probabilities(answer: AnswerModel, searches: Sequence[LabeledResults], sear
 def test_answer_model_tells_texts_with_a_video_from_others() -> None:
     encoder = NumberEncoder(noise=1.0)
     library, profiles = _library(encoder, captions=20), _profiles(3)
-    searches = list(label_results(encoder, library, profiles, prior=PRIOR))
+    searches = list(label_results(encoder, library, from_dense(profiles), prior=PRIOR))
     answer = fit_answer(searches)
     assert answer is not None
     assert min(answer.weights) >= 0
@@ -250,7 +258,9 @@ def test_answer_model_tells_texts_with_a_video_from_others() -> None:
 def test_reach_is_the_conformal_quantile_of_the_distances(count: int, rank: int) -> None:
     """The ⌈0.9 (n + 1)⌉-th smallest of n distances (Vovk et al., split conformal prediction), else the largest."""
     encoder = NumberEncoder(noise=1.0)
-    searches = list(label_results(encoder, _library(encoder, captions=20), _profiles(3), prior=PRIOR))
+    searches = list(
+        label_results(encoder, _library(encoder, captions=20), from_dense(_profiles(3)), prior=PRIOR)
+    )
     present = [search for search in searches if search.present][:count]
     measured = [search._replace(distance=float(place)) for place, search in enumerate(present, start=1)]
     answer = fit_answer(measured + [search for search in searches if not search.present])
@@ -263,7 +273,7 @@ def test_almost_all_unrelated_texts_are_refused_although_described_ones_are_then
     encoder = NumberEncoder(noise=1.0)
     library, profiles = _library(encoder, captions=20), _profiles(3)
     others = [text for task in library for _, text in task.captions][::2]
-    searches = list(label_results(encoder, library, profiles, prior=PRIOR, unrelated=others))
+    searches = list(label_results(encoder, library, from_dense(profiles), prior=PRIOR, unrelated=others))
     answer = fit_answer(searches)
     assert answer is not None
     assert np.mean(_probabilities(answer, searches, "unrelated") < answer.threshold) >= 0.9
@@ -272,11 +282,11 @@ def test_almost_all_unrelated_texts_are_refused_although_described_ones_are_then
 def test_answer_model_needs_texts_without_a_video() -> None:
     encoder = NumberEncoder(noise=0.3)
     library, profiles = _library(encoder, tasks=1, captions=25), _profiles(1)
-    alone = fit_confidence(encoder, library, profiles, prior=PRIOR)
+    alone = fit_confidence(encoder, library, from_dense(profiles), prior=PRIOR)
     assert alone is not None
     assert alone.answer is None
     others = [f"2 {number}" for number in range(20)]
-    fitted = fit_confidence(encoder, library, profiles, prior=PRIOR, unrelated=others)
+    fitted = fit_confidence(encoder, library, from_dense(profiles), prior=PRIOR, unrelated=others)
     assert fitted is not None
     assert fitted.answer is not None
     assert fitted.weights == pytest.approx(alone.weights, rel=1e-5)
@@ -292,9 +302,9 @@ def test_no_model_is_fitted_to_few_captions() -> None:
     encoder = NumberEncoder()
     for captions, enough in ((2, False), (3, True)):
         library = _library(encoder, captions=captions)
-        fitted = fit_confidence(encoder, library, _profiles(3), prior=PRIOR)
+        fitted = fit_confidence(encoder, library, from_dense(_profiles(3)), prior=PRIOR)
         assert (fitted is not None) == enough
-    assert fit_confidence(encoder, [], np.empty((0, WORDS)), prior=PRIOR) is None
+    assert fit_confidence(encoder, [], from_dense(np.empty((0, WORDS))), prior=PRIOR) is None
 
 
 def test_logistic_fit_minimizes_the_cross_entropy() -> None:

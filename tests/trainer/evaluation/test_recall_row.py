@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from index.arrays import Vectors
 from models.routing.router import COSINE_LIMIT, log_weights
+from models.routing.routing_profiles import RoutingProfiles
 from tests.word_routing import WordRouting
 from trainer.evaluation import recall_row
 from trainer.evaluation.gallery import Gallery, Query
@@ -26,6 +27,8 @@ from trainer.evaluation.recall_row import (
     select_measured_tasks,
 )
 from trainer.video_embedding import MemoryShard
+
+from_dense = RoutingProfiles.from_dense
 
 GALLERIES = ("local", "global", "local_all", "global_all", "global_raw")
 
@@ -83,7 +86,11 @@ def test_row_equals_figures_computed_by_hand() -> None:
     }
     shares: list[float] = []
     row = evaluate_row(
-        Encoder(["day", "night"], table), [day, night], _unit(10, 80), prior=0, report=shares.append
+        Encoder(["day", "night"], table),
+        [day, night],
+        from_dense(np.array([[1, 0.5], [0.5, 0.5]])),
+        prior=0,
+        report=shares.append,
     )
     assert (row.mode, shares[-1]) == ("pinned", 1)
     ranks = {
@@ -98,7 +105,7 @@ def test_row_equals_figures_computed_by_hand() -> None:
     assert ranks["global_all"] == {"day": (2, 0.5, 2)}
     # moon: 21 in its own shard; 10, 11 and 12 in the union
     assert [_mean_ranks(row, name)["night"] for name in GALLERIES[:4]] == [2, 4, 2, 5]
-    # "sun" at 4°, "noon" at 19° and "moon" at 10° have the largest evidence for the profile at 10°
+    # the words of all three texts have the largest evidence for the first profile
     assert {task: figures.routing for task, figures in row.tasks.items()} == {"day": 1, "night": 0}
     assert row.tasks["day"].first_hits["global"] == b"\x40"  # noon
     assert row.tasks["night"].first_hits["global"] == b"\x00"
@@ -151,7 +158,12 @@ def _random(
 def _rank(
     encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float, *, raw: bool = False
 ) -> list[Ranks]:
-    return rank_queries(encoder, build_evaluation_tasks(encoder, galleries, profiles), prior, raw=raw)
+    return rank_queries(
+        encoder,
+        build_evaluation_tasks(encoder, galleries, from_dense(profiles)),
+        prior,
+        raw=raw,
+    )
 
 
 @pytest.mark.parametrize("prior", [0, 0.1])
@@ -271,14 +283,14 @@ def test_vectors_of_a_fold_replace_those_of_the_encoder() -> None:
     (gallery,) = galleries
     vectors = gallery.shard.vectors(np.array([query.vector_id for query in gallery.queries]))
     fold = replace(gallery, query_vectors=vectors)
-    assert evaluate_row(encoder, [fold], profiles).tasks["0"].recalls["local"].r1 == 1
+    assert evaluate_row(encoder, [fold], from_dense(profiles)).tasks["0"].recalls["local"].r1 == 1
     assert not encoder.encoded
 
 
 def test_figures_of_a_task_do_not_change_with_more_tasks() -> None:
     """Pinned queries of a known task are scored against the same vectors in every row, so all bits are equal."""
     encoder, galleries, profiles = _random(tasks=3, seed=5)
-    rows = [evaluate_row(encoder, galleries[:n], profiles[:n]) for n in (1, 2, 3)]
+    rows = [evaluate_row(encoder, galleries[:n], from_dense(profiles[:n])) for n in (1, 2, 3)]
     assert rows[0].tasks["0"].recalls["local"] == rows[2].tasks["0"].recalls["local"]
     assert rows[1].tasks["0"].recalls["global"] != rows[2].tasks["0"].recalls["global"]
 
@@ -286,24 +298,26 @@ def test_figures_of_a_task_do_not_change_with_more_tasks() -> None:
 def test_task_without_queries_is_in_the_gallery_but_has_no_figures() -> None:
     encoder, galleries, profiles = _random(tasks=2, seed=2)
     mute = Gallery("0", galleries[0].shard, np.array([], np.int64), ())
-    row = evaluate_row(encoder, [mute, galleries[1]], profiles, prior=0)
+    row = evaluate_row(encoder, [mute, galleries[1]], from_dense(profiles), prior=0)
     assert set(row.tasks) == {"1"}
     recalls = row.tasks["1"].recalls
     assert recalls["global"] == recalls["local"]  # nothing of the first task is held out
     assert recalls["global_all"].meanr > recalls["local_all"].meanr
-    assert evaluate_row(encoder, [mute], profiles[:1], prior=0).tasks == {}
+    assert evaluate_row(encoder, [mute], from_dense(profiles[:1]), prior=0).tasks == {}
 
 
 def test_domain_without_captions_does_not_change_the_router_accuracy() -> None:
     """It has the evidence of the likeliest other domain, so every query would tie with it."""
     encoder, galleries, profiles = _random(tasks=3, seed=4, bare=[2])
     uncaptioned = Gallery("2", galleries[2].shard, np.array([], np.int64), ())
-    alone = evaluate_row(encoder, galleries[:2], profiles[:2])
-    together = evaluate_row(encoder, [*galleries[:2], uncaptioned], profiles)
+    alone = evaluate_row(encoder, galleries[:2], from_dense(profiles[:2]))
+    together = evaluate_row(encoder, [*galleries[:2], uncaptioned], from_dense(profiles))
     accuracies = {task: figures.routing for task, figures in together.tasks.items()}
     assert accuracies == {task: figures.routing for task, figures in alone.tasks.items()}
     assert max(accuracies.values()) > 0
-    assert evaluate_row(encoder, galleries, profiles).tasks["2"].routing == 0, "never routed first"
+    assert evaluate_row(encoder, galleries, from_dense(profiles)).tasks["2"].routing == 0, (
+        "never routed first"
+    )
 
 
 NAMES = [f"task {t}" for t in range(3 * MAX_MEASURED_TASKS)]
