@@ -124,20 +124,6 @@ def test_repeated_request_does_not_append_again(
     assert list(settings().uploads_dir.iterdir()) == [settings().uploads_dir / packed.task.id]
 
 
-@ON_SQLITE
-def test_refusals_name_the_reason(domain: str, append: Post, post: Post) -> None:
-    with pytest.raises(NotFound):
-        append("tsk_nobody")
-    waiting = post("waiting")
-    with pytest.raises(Conflict, match="is queued; videos can be appended once it is ready"):
-        append(waiting.id)
-    view = append(domain)
-    with pytest.raises(Conflict, match=f"append to task {domain}"):
-        append(view.id, "other")
-    with pytest.raises(Conflict, match=r"videos\[0\]\.id: The ID 'new' belongs to a video"):
-        append(domain)
-
-
 def test_appends_and_trainings_do_not_wait_for_each_other(
     domain: str, append_probed: Post, post_probed: Post
 ) -> None:
