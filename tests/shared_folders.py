@@ -1,14 +1,18 @@
-"""A folder that one process of a test run writes for all of them."""
+"""Folders that one process of a test run writes for all of them, and libraries that one test makes for others."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+
+from service.catalog.database import dispose
+from service.core.settings import settings
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, write: Callable[[Path], None]) -> Path:
@@ -24,3 +28,15 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, write: Callable[[P
             write(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def restore_or_make(saved: Path, make: Callable[[], object]) -> None:
+    """Copy a saved library into the data folder; make it there first, and save it, where there is none yet."""
+    if saved.exists():
+        dispose()
+        shutil.rmtree(settings().data_dir)
+        shutil.copytree(saved, settings().data_dir)
+    else:
+        make()
+        dispose()
+        shutil.copytree(settings().data_dir, saved)

@@ -78,10 +78,16 @@ def test_unknown_backbone_is_reported_before_start(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "data" / "run").exists()
 
 
-def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None:
-    films = tmp_path / "films"
-    films.mkdir()
-    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+@pytest.fixture
+def films(tmp_path: Path) -> Path:
+    """A folder with a file that a worker would look at."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    (folder / "a.mp4").write_bytes(b"looked at by a worker, later")
+    return folder
+
+
+def test_task_is_created_and_cancelled_without_a_service(films: Path, tmp_path: Path) -> None:
     posted = run("ingest", films, "--no-wait", "--set", "epochs=2")
     assert posted.exit_code == 0, posted.output
     (kept,) = (tmp_path / "data" / "media" / "uploads").rglob("*.mp4")
@@ -98,10 +104,7 @@ def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None
     assert "cinestrata up" in again.stderr
 
 
-def test_reading_is_chosen_started_and_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    films = tmp_path / "films"
-    films.mkdir()
-    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+def test_reading_is_chosen_started_and_cancelled(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("ingest", films, "--no-wait", "--read", "telepathy").exit_code == 2
     assert run("ingest", films, "--no-wait", "--read", "off").exit_code == 0
     assert run("read", "films").exit_code == 1  # not ready
@@ -122,10 +125,7 @@ def test_reading_is_chosen_started_and_cancelled(tmp_path: Path, monkeypatch: py
     assert "0 of 0 videos are read" in run("read", "films", "--cancel").output
 
 
-def test_waiting_ends_with_advice_if_no_service_runs(tmp_path: Path) -> None:
-    films = tmp_path / "films"
-    films.mkdir()
-    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+def test_waiting_ends_with_advice_if_no_service_runs(films: Path, tmp_path: Path) -> None:
     data = tmp_path / "my data"
     for call in (("ingest", films), ("sync", films, "--name", "other")):
         outcome = run(*call, "--data", data)
@@ -138,10 +138,7 @@ def test_waiting_ends_with_advice_if_no_service_runs(tmp_path: Path) -> None:
     assert states == {"films": "queued", "other": "queued"}
 
 
-def test_waiting_goes_on_while_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    films = tmp_path / "films"
-    films.mkdir()
-    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+def test_waiting_goes_on_while_workers_report(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("ingest", films, "--no-wait").exit_code == 0
     with session_scope(write=True) as session:
         report_worker(session, None)

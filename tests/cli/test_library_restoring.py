@@ -23,7 +23,7 @@ from cli.commands.library_checks import restore_files
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash
-from service.catalog.database import dispose, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Video
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_videos
@@ -31,6 +31,7 @@ from service.storage import index_manifest
 from tests.cli.invocation import run
 from tests.index.disk_faults import flip_byte
 from tests.index_locking import compaction
+from tests.shared_folders import restore_or_make
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
 UPLOADED = "a-0"  # of the first domain, which has a deleted video
@@ -45,15 +46,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def library(publish_task: Callable[..., Manifest], folder: Settings, saved: Path) -> Path:
     """The data folder of a library with an uploaded video, previews and a checkpoint."""
-    copy = saved / "library"
-    if copy.exists():
-        dispose()
-        shutil.rmtree(folder.data_dir)
-        shutil.copytree(copy, folder.data_dir)
-    else:
-        _write_library(publish_task, folder)
-        dispose()
-        shutil.copytree(folder.data_dir, copy)
+    restore_or_make(saved / "library", lambda: _write_library(publish_task, folder))
     return folder.data_dir
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from io import BytesIO
@@ -15,10 +14,10 @@ import numpy as np
 import pytest
 
 from cinestrata_schemas.tasks import TaskSpec
-from service.catalog.database import dispose
 from service.core.settings import settings
 from service.tasks import commands
 from tests.claimed_probing import probe
+from tests.shared_folders import restore_or_make
 from tests.trainer.conftest import untrained_backbone
 from trainer import training_loop
 from trainer.training_memory import MemoryPlan
@@ -50,20 +49,10 @@ def saved_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def learned_task(library: Any, post_videos: Callable[..., str], saved_libraries: Path) -> str:
     """ID of the task ``day``, learned with the defaults of ``post_videos`` in the library of this test."""
-    saved = saved_libraries / "learned"
-    if saved.exists():
-        dispose()
-        shutil.rmtree(settings().data_dir)
-        shutil.copytree(saved, settings().data_dir)
-        (task,) = commands.list_tasks()
-        assert task.state == "ready"
-        return task.id
-    identifier = post_videos("day")
-    learning_job.run_learning_job(identifier)
-    assert commands.get_task(identifier).state == "ready"
-    dispose()
-    shutil.copytree(settings().data_dir, saved)
-    return identifier
+    restore_or_make(saved_libraries / "learned", lambda: learning_job.run_learning_job(post_videos("day")))
+    (task,) = commands.list_tasks()
+    assert task.state == "ready"
+    return task.id
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -32,6 +31,7 @@ from service.tasks import commands, upgrades
 from service.tasks.task_storage import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.cli.invocation import run
+from tests.shared_folders import restore_or_make
 from tests.trainer.worker.conftest import encode_video
 from tests.trainer.worker.library_state import (
     call_before,
@@ -223,23 +223,18 @@ def domains(
     settings_factory: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     saved_libraries: Path,
-    request: pytest.FixtureRequest,
+    post_videos: Callable[..., str],
 ) -> Iterator[dict[str, str]]:
     """IDs by name of ``day`` and ``dusk``, learned on ``tiny``, and ``night``, learned on ``small``."""
     job_environment.load_worker_backbone.cache_clear()
     settings_factory(tmp_path, backbone="tiny", frames=2, torch_threads=1, lease_seconds=600)
-    saved = saved_libraries / "mixed"
-    if saved.exists():
-        dispose()
-        shutil.rmtree(settings().data_dir)
-        shutil.copytree(saved, settings().data_dir)
-    else:
-        post_videos = request.getfixturevalue("post_videos")
+
+    def make() -> None:
         for name, method in (("day", "zero_shot"), ("night", "analytic"), ("dusk", "zero_shot")):
             backbone = "small" if name == "night" else "tiny"
             learn(post_videos(name, backbone=backbone, method=method, settings={}, tests=0))
-        dispose()
-        shutil.copytree(settings().data_dir, saved)
+
+    restore_or_make(saved_libraries / "mixed", make)
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(settings().data_dir))  # a command may change it
     yield {task.name: task.id for task in commands.list_tasks()}
     dispose()

@@ -14,7 +14,7 @@ from cinestrata_schemas.tasks import RelearnSpec
 from cinestrata_schemas.videos import Cue, FeedbackSpec, VideoPatch
 from index.words.text_analysis import parse_query
 from models.backbones.backbone import Backbone
-from service.catalog.database import dispose, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
 from service.core.list_parameters import FeedbackFilters
@@ -28,6 +28,7 @@ from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, probing_completion
 from service.tasks.task_storage import relearn_appended_videos
 from tests.claimed_probing import probe
+from tests.shared_folders import restore_or_make
 from tests.trainer.worker.library_state import (
     call_before,
     catalog_vector_ids,
@@ -49,20 +50,17 @@ COLORS = ("red", "blue", "green")
 @pytest.fixture
 def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The task ``day`` with three appended videos, ``new-<color>``."""
-    saved = saved_libraries / "grown"
-    if saved.exists():
-        dispose()
-        shutil.rmtree(settings().data_dir)
-        shutil.copytree(saved, settings().data_dir)
-        return next(task.id for task in commands.list_tasks() if task.into is None)
-    append = post_append(learned_task, {color: color for color in COLORS}, ["the {} video"])
-    with monkeypatch.context() as patch:
-        patch.setattr(append_job, "MIN_CAPTIONS", 2)
-        append_job.run_append_job(append)
-    assert commands.get_task(append).counts.appended == len(COLORS)
-    dispose()
-    shutil.copytree(settings().data_dir, saved)
-    return learned_task
+
+    def grow() -> None:
+        append = post_append(learned_task, {color: color for color in COLORS}, ["the {} video"])
+        with monkeypatch.context() as patch:
+            patch.setattr(append_job, "MIN_CAPTIONS", 2)
+            append_job.run_append_job(append)
+
+    restore_or_make(saved_libraries / "grown", grow)
+    domain = next(task for task in commands.list_tasks() if task.into is None)
+    assert domain.counts.appended == len(COLORS)
+    return domain.id
 
 
 def relearn(domain: str, name: str | None = None) -> str:
