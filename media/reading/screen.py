@@ -27,7 +27,7 @@ from media.reading.video_reader import SourceReading
 from media.timed_texts import MAX_TEXT_CHARS, TimedText, clean_text
 from media.video_limits import sample_times
 
-_FRAMES = 450  # of a short video; of a long one there are 900 in an hour
+_FRAMES = 450  # per video, as long as the period stays within these limits
 _MIN_PERIOD, _MAX_PERIOD = 1.0, 4.0  # seconds between frames
 _MAX_SIDE = 1920  # pixels of a frame
 _DETECTION = (480, 960)  # limits of the longest side in which lines are looked for: half of the frame's
