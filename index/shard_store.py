@@ -182,9 +182,9 @@ class ShardStore(ShardReader):
                 )
                 manifest = manifest.with_new_shard(shard)
                 if upgrades:
-                    kept = replace(parts.pop(shard.task), parts=dict(parts))
-                    manifest = replace(manifest, replaced={**manifest.replaced, shard.task: kept})
-                    parts[f"{shard.task}~{kept.segments[0].id[:12]}"] = replace(kept, parts={})
+                    old = replace(parts.pop(shard.task), parts=dict(parts))
+                    manifest = replace(manifest, replaced={**manifest.replaced, shard.task: old})
+                    parts[f"{shard.task}~{old.segments[0].id[:12]}"] = replace(old, parts={})
                 for segment in segments:
                     if segment.task == shard.task:
                         manifest = self._with_segment(segment, manifest)
@@ -207,10 +207,10 @@ class ShardStore(ShardReader):
         """
         with self.write_lock():
             current = self.manifest()
-            if (kept := current.replaced.get(task)) is None:
+            if (previous := current.replaced.get(task)) is None:
                 raise ShardMissing(f"task {task} has no upgrade that can be undone")
-            changed = current.with_new_shard(kept.segments[0])
-            for key, shard in {task: kept, **kept.parts}.items():
+            changed = current.with_new_shard(previous.segments[0])
+            for key, shard in {task: previous, **previous.parts}.items():
                 for entry in shard.segments:
                     self._validator.require_intact(f"shard {entry.id[:12]}", entry)
                 changed = changed.with_shard(key, shard)
@@ -223,8 +223,8 @@ class ShardStore(ShardReader):
             current = self.manifest()
             if task not in current.replaced:
                 return current
-            kept = {key: shard for key, shard in current.replaced.items() if key != task}
-            return self.replace_manifest(current, replace(current, replaced=kept))
+            others = {key: shard for key, shard in current.replaced.items() if key != task}
+            return self.replace_manifest(current, replace(current, replaced=others))
 
     def serve(self, release: str | None) -> Manifest:
         """Let searches use a published release (None: the newest), and no later one until another release is served.

@@ -135,7 +135,7 @@ def _cues(packets: Iterable[Any], start: float) -> Iterator[tuple[float, float, 
         except av.FFmpegError:
             continue
         # The library turns every format into fields of SubStation Alpha, of which the text is the last.
-        raw = b"\\N".join(each.ass.split(b",", 8)[-1] for each in decoded if each.type == b"ass")
+        raw = b"\\N".join(line.ass.split(b",", 8)[-1] for line in decoded if line.type == b"ass")
         text = raw.decode("utf-8", "replace")
         if packet.stream.codec_context.name in _WITH_COMMENTS and not DRAWING.search(text):
             text = _BRACES.sub("", text)

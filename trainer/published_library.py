@@ -191,13 +191,13 @@ class Library:
             if task.task_id not in replaced and self.serves(task)
         }
         tasks = [task.task_id for task in state.tasks]
-        previous, known = self._cache.encoder or (None, {})
+        previous, last_read = self._cache.encoder or (None, {})
         if previous is not None and (
             previous.backbone.fingerprint != backbone.fingerprint
             or previous.tasks != tasks[: len(previous.tasks)]
         ):
-            previous, known = None, {}
-        unchanged = [task for task, release in read.items() if known.get(task) == release]
+            previous, last_read = None, {}
+        unchanged = [task for task, release in read.items() if last_read.get(task) == release]
         pinned = ChainMap(dict(replaced), cast(dict[str, ReleaseState], self.pinned_releases))
         encoder = open_query_encoder(backbone, state, pinned, previous, unchanged)
         if encoder.shares_text_encoding and len(replaced) < 2:  # others keep much memory per task

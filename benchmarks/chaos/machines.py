@@ -233,9 +233,9 @@ class MachinesDeployment(Deployment):
             yield CatalogReader(connection)
 
     def _environment(self, name: str) -> dict[str, str]:
-        own = self._folder / "machines" / name
-        own.mkdir(parents=True, exist_ok=True)
-        variables = {"TMPDIR": str(own), "HOME": str(own), "NO_PROXY": "*"}
+        home = self._folder / "machines" / name
+        home.mkdir(parents=True, exist_ok=True)
+        variables = {"TMPDIR": str(home), "HOME": str(home), "NO_PROXY": "*"}
         if self._clock.exists():
             variables |= {"LD_PRELOAD": str(self._clock), "CLOCK_OFFSET": str(self._offsets.get(name, 0))}
         if name in self._servers:
@@ -269,8 +269,8 @@ class MachinesDeployment(Deployment):
     def _launch(self, name: str) -> None:
         command = self._commands[name]
         if self._is_namespaced:
-            own = ("--uts", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c", _AS_MACHINE, name)
-            command = ["nsenter", f"--net=/run/netns/{name}", "unshare", *own, *command]
+            options = ("--uts", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c", _AS_MACHINE, name)
+            command = ["nsenter", f"--net=/run/netns/{name}", "unshare", *options, *command]
         self.powered[name] = self.launch(command, self._environment(name))
 
     def _restart_ended(self) -> None:

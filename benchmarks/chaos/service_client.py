@@ -294,8 +294,8 @@ class _Plan:
         )
 
     def _caption(self, domain: str) -> str:
-        color, thing, action = map(self.rng.choice, (_COLORS, _THINGS, _ACTIONS))
-        return f"a {color} {thing} {action} in {domain}"
+        color, subject, action = map(self.rng.choice, (_COLORS, _THINGS, _ACTIONS))
+        return f"a {color} {subject} {action} in {domain}"
 
 
 def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:

@@ -138,7 +138,7 @@ def compute_curves(results: QueryResults) -> list[dict[str, Any]]:
 
 
 def _confidences(results: QueryResults, row: str, kind: str) -> Floats:
-    outcomes = [each for each in results.outcomes if (each.row, each.query.kind) == (row, kind)]
+    outcomes = [outcome for outcome in results.outcomes if (outcome.row, outcome.query.kind) == (row, kind)]
     by_domain = _values(outcomes, Column(kind, "confidence"))
     return np.array([mean for part in by_domain.values() for mean in part.values()])
 

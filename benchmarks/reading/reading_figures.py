@@ -73,7 +73,7 @@ class Recording:
     # Words, those that were read wrongly by the reader and by the library alone, and cues, and then, in seconds, the
     # CPU time of both, the reader's time, and the clip's.
     figures: tuple[float, ...] = ()
-    found: list[tuple[bool, bool]] = field(default_factory=list)  # by query: clip first, right second
+    answers: list[tuple[bool, bool]] = field(default_factory=list)  # by query: clip first, right second
 
     @property
     def is_sound(self) -> bool:
@@ -162,7 +162,7 @@ def read_all(recordings: Sequence[Recording]) -> int:
             recording.note = reading.note
             wrong = [
                 recording.count_errors(" ".join(read))
-                for read in ([each.text for each in reading.texts], lines)
+                for read in ([text.text for text in reading.texts], lines)
             ]
             counts = len(recording.words), *wrong, len(reading.texts)
             recording.figures = *counts, used, alone_used, taken, recording.parts[-1][1]
@@ -195,7 +195,7 @@ def find_all(recordings: Sequence[Recording], folder: Path) -> None:
                 is_first = first["uri"].endswith(recording.clip.name)
                 plays = re.search(r"#t=([\d.]+)", first["stream_url"]) if is_first else None
                 is_near = plays and start - _NEAR_SECONDS <= float(plays[1]) <= end + _NEAR_SECONDS
-                recording.found.append((is_first, bool(is_near)))
+                recording.answers.append((is_first, bool(is_near)))
 
 
 def _queries(recording: Recording) -> Iterator[tuple[str, float, float]]:
@@ -212,9 +212,9 @@ def _queries(recording: Recording) -> Iterator[tuple[str, float, float]]:
 def row_of(kind: str, recordings: Sequence[Recording]) -> list[Any]:
     """Make the table's row of a kind's recordings."""
     words, wrong, alone_wrong, cues, used, alone_used, taken, seconds = (
-        sum(each) for each in zip(*(recording.figures for recording in recordings), strict=True)
+        sum(column) for column in zip(*(recording.figures for recording in recordings), strict=True)
     )
-    found = [answer for recording in recordings for answer in recording.found]
+    answers = [answer for recording in recordings for answer in recording.answers]
     notes = Counter(recording.note for recording in recordings if recording.note)
     return [
         f"{kind}, {len(recordings)} clips, {seconds:,.0f} s",
@@ -222,7 +222,7 @@ def row_of(kind: str, recordings: Sequence[Recording]) -> list[Any]:
         cues,
         f"{used / alone_used:.2f}" if words else None,
         seconds / taken,
-        *([f"{sum(right)} of {len(found)}" for right in zip(*found, strict=True)] or (None, None)),
+        *([f"{sum(right)} of {len(answers)}" for right in zip(*answers, strict=True)] or (None, None)),
         "; ".join(f"{count}: {note}" for note, count in notes.items()) or None,
     ]
 

@@ -49,7 +49,7 @@ def export(
     if task is not None:
         targets = [(find_task(client, task), folder)]
     else:
-        ready = [each for each in client.list_tasks() if each.into is None and each.state == "ready"]
+        ready = [task for task in client.list_tasks() if task.into is None and task.state == "ready"]
         # A table without videos, such as a deleted domain's, would stop the ingest of the whole folder.
         domains = [domain for domain in ready if domain.counts.accepted]
         names = storable_paths([(domain.slug or domain.id).replace("/", "-") for domain in domains])

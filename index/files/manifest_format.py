@@ -166,17 +166,17 @@ class Manifest:
         """Remove one of a task's shards, with its deletions."""
         return replace(
             self,
-            shards={each: entry for each, entry in self.shards.items() if each != key},
-            appended={each: entries for each, entries in self.appended.items() if each != key},
-            tombstones={each: entry for each, entry in self.tombstones.items() if each != key},
+            shards={other: entry for other, entry in self.shards.items() if other != key},
+            appended={other: entries for other, entries in self.appended.items() if other != key},
+            tombstones={other: entry for other, entry in self.tombstones.items() if other != key},
         )
 
     def with_new_shard(self, first: SegmentEntry) -> Manifest:
         """Replace a task's shards, or those that it lacks, by a new one, which takes their place in the order."""
         changed, task = self.without(first.task), first.task
         shards = {**self.shards, task: first}.items()
-        kept = {key: entry for key, entry in shards if key == task or key in changed.shards}
-        return replace(changed, shards=kept)
+        remaining = {key: entry for key, entry in shards if key == task or key in changed.shards}
+        return replace(changed, shards=remaining)
 
     def with_shard(self, key: str, shard: ReplacedShard) -> Manifest:
         """Add a shard as it was; the one with the task's ID as its key becomes the last of the task."""
@@ -201,7 +201,7 @@ class Manifest:
         return self.all_segments() + [entry for shard in self._replaced_shards() for entry in shard.segments]
 
     def _replaced_shards(self) -> list[ReplacedShard]:
-        return [each for shard in self.replaced.values() for each in (shard, *shard.parts.values())]
+        return [replaced for shard in self.replaced.values() for replaced in (shard, *shard.parts.values())]
 
     def kept_releases(self) -> list[ReleaseEntry]:
         """List the folders of all releases, then those of training states."""

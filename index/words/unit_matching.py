@@ -83,7 +83,7 @@ class LiveSegment:
             matches = self._variants.get((*form, *languages))
             if matches is None:
                 term, strength = form
-                stems = [index for each in languages for index in self.segment.same_stem(each, term)]
+                stems = [index for language in languages for index in self.segment.same_stem(language, term)]
                 matches = dict.fromkeys(
                     [*stems, self.segment.terms.find((COMPOUND + term).encode())], OTHER_FORM
                 )
@@ -196,7 +196,7 @@ class LiveSegment:
     def find_any(self, spellings: Sequence[Spelling]) -> Occurrences:
         """Find the live documents that contain a unit in any spelling; all but the first are other forms."""
         first, *others = [
-            self.find(each[0]) if len(each) == 1 else self.find_phrase(each) for each in spellings
+            self.find(words[0]) if len(words) == 1 else self.find_phrase(words) for words in spellings
         ]
         if not others:
             return first

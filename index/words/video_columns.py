@@ -190,10 +190,10 @@ class ColumnSegment:
         entries: dict[str, tuple[dict[TypedValue, int], list[int], list[int]]] = {}
         for row, (_, facts) in enumerate(ordered):
             for name, value in facts.metadata.items():
-                for each in _values_of(value):
+                for item in _values_of(value):
                     values, rows, indices = entries.setdefault(name, ({}, [], []))
                     rows.append(row)
-                    indices.append(values.setdefault((isinstance(each, bool), each), len(values)))
+                    indices.append(values.setdefault((isinstance(item, bool), item), len(values)))
         counts = [len(facts.moments) for _, facts in ordered]
         return cls(
             np.array([video for video, _ in ordered], np.int64),

@@ -182,8 +182,8 @@ class Videos:
         is_caption = rows["kind"] == TextKind.CAPTION
         lengths = np.where(is_caption, rows["length"], 0)
         captions, words = (
-            np.add.reduceat(each, starts, dtype=np.int32) if len(starts) else np.empty(0, np.int32)
-            for each in (is_caption, lengths)
+            np.add.reduceat(column, starts, dtype=np.int32) if len(starts) else np.empty(0, np.int32)
+            for column in (is_caption, lengths)
         )
         order = None if (ids[1:] > ids[:-1]).all() else np.argsort(ids).astype(np.int32)
         return cls(ids, np.append(starts, len(rows)).astype(np.int32), captions, words, order)

@@ -135,13 +135,13 @@ class ScreenReader:
         lines: list[_Line] = []
         unread: list[tuple[_Line, Any]] = []
         candidates = zip(crops, detected.boxes, strict=True)
-        for crop, corners in sorted(candidates, key=lambda each: -min(each[0].shape[:2]))[:_MAX_LINES]:
+        for crop, corners in sorted(candidates, key=lambda pair: -min(pair[0].shape[:2]))[:_MAX_LINES]:
             (left, top), (right, bottom) = corners.min(0), corners.max(0)
             patch = _shrink(Image.fromarray(crop), _PATCH)
             line = _Line("", 0.0, (int(left), int(top), int(right), int(bottom)), patch)
             if min(crop.shape[:2]) < _MIN_HEIGHT:
                 continue
-            same = [each for each in previous if each.is_near(line) and not _differs(each.patch, patch)]
+            same = [old for old in previous if old.is_near(line) and not _differs(old.patch, patch)]
             if same:
                 lines.append(same[0])
             else:

@@ -105,7 +105,7 @@ class VideoReader(ChildOwner):
             raise
         if "gone" in response:
             raise UndecidedVideo(response["gone"])
-        texts = [TimedText(*each) for each in response.pop("texts")]
+        texts = [TimedText(*fields) for fields in response.pop("texts")]
         return SourceReading(texts, **response)
 
     def _receive(self, progress: Callable[[], None] | None) -> dict[str, Any]:

@@ -45,12 +45,12 @@ _UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
 def is_public_address(address: Address) -> bool:
     """Check whether an address belongs to a host on the public internet."""
     return all(
-        each.is_global
-        and not each.is_multicast
-        and not (isinstance(each, ipaddress.IPv6Address) and each.is_site_local)
-        and each not in _METADATA
-        and not any(each in network for network in _LOCALLY_TRANSLATED)
-        for each in _with_embedded(address)
+        embedded.is_global
+        and not embedded.is_multicast
+        and not (isinstance(embedded, ipaddress.IPv6Address) and embedded.is_site_local)
+        and embedded not in _METADATA
+        and not any(embedded in network for network in _LOCALLY_TRANSLATED)
+        for embedded in _with_embedded(address)
     )
 
 
@@ -77,7 +77,7 @@ def is_private_address(address: Address) -> bool:
 
     Metadata services, link-local, multicast and reserved addresses are neither public nor private: nothing allows them.
     """
-    return all(each not in _METADATA and _is_local(each) for each in _with_embedded(address))
+    return all(embedded not in _METADATA and _is_local(embedded) for embedded in _with_embedded(address))
 
 
 def _is_local(address: Address) -> bool:

@@ -90,9 +90,9 @@ def read_open_clip(name: str) -> OpenClipFiles:
 
 def suggest(name: str, names: Sequence[str]) -> str:
     """Name the names that are most similar to an unknown one, for an error message."""
-    spelled = {each.lower(): each for each in names}
+    spelled = {listed.lower(): listed for listed in names}
     closest = get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)
-    return f" (did you mean {', '.join(spelled[each] for each in closest)}?)" if closest else ""
+    return f" (did you mean {', '.join(spelled[match] for match in closest)}?)" if closest else ""
 
 
 def _find_weights(name: str, folder: Path) -> Path:

@@ -51,7 +51,7 @@ class QueryEncoderInputs:
             raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
         pinned = self.pinned[task]
         if pinned is not self.release:
-            learned = next((each for each in pinned.tasks if each.task_id == task), None)
+            learned = next((entry for entry in pinned.tasks if entry.task_id == task), None)
             if learned is not None and learned.fingerprint != self._fingerprints[task]:
                 return self.release
         return pinned

@@ -126,7 +126,7 @@ def list_entries(wanted: AuditFilters) -> AuditPage:
     if wanted.kind:
         query = query.where(AuditEntry.actor_kind.in_(wanted.kind))
     if wanted.action:
-        of_resource = [AuditEntry.action.startswith(f"{each}.", autoescape=True) for each in wanted.action]
+        of_resource = [AuditEntry.action.startswith(f"{name}.", autoescape=True) for name in wanted.action]
         query = query.where(or_(AuditEntry.action.in_(wanted.action), *of_resource))
     if wanted.text:
         columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]

@@ -179,7 +179,7 @@ def snapshot_name(at: datetime, job: int) -> str:
 def list_snapshots() -> list[SnapshotDetails]:
     """List the stored backups, newest first."""
     snapshots = filter(None, map(_find_snapshot, _list_folder()))
-    return sorted(snapshots, key=lambda each: (each.created_at, each.name), reverse=True)
+    return sorted(snapshots, key=lambda snapshot: (snapshot.created_at, snapshot.name), reverse=True)
 
 
 def snapshot_path(name: str) -> Path:

@@ -387,7 +387,7 @@ def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: 
     if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
         return None
     # The common prefix would make all names look similar.
-    names = sorted(each.removeprefix("CINESTRATA_") for each in valid | OTHER_VARIABLES)
+    names = sorted(variable.removeprefix("CINESTRATA_") for variable in valid | OTHER_VARIABLES)
     closest = get_close_matches(name.removeprefix("CINESTRATA_"), names, n=1)
     if closest:
         return f"{name} is not a setting: use CINESTRATA_{closest[0]}, or remove it"

@@ -187,12 +187,12 @@ class CatalogReadCache:
             return
         last = self._reads.read(read_last_edit) if required is None else required
         # Also in PostgreSQL, where later edits than the last one may be complete, too.
-        found = self._reads.read(lambda: read_edited_videos(min(after), required))
-        self.words.follow_edits(required, (last, found))
+        edits = self._reads.read(lambda: read_edited_videos(min(after), required))
+        self.words.follow_edits(required, (last, edits))
         if cached is None or (required is not None and cached.has(required)):
             return
-        missing = (video for video, edit in found.items() if edit > cached.edit)
-        new = [video for video in missing if cached.edited.get(video, (None,))[0] != found[video]]
+        missing = (video for video, edit in edits.items() if edit > cached.edit)
+        new = [video for video in missing if cached.edited.get(video, (None,))[0] != edits[video]]
         if len(new) + len(cached.edited) > _MAX_EDITED:  # the rows of their domains are read again
             self._due = 0.0
             return
@@ -201,7 +201,7 @@ class CatalogReadCache:
             rows = self._reads.read(lambda: read_rows(new))
         with self._replacement:
             latest = cast(_CachedRows, self._cached)
-            edited = {**latest.edited, **{video: (found[video], rows.get(video)) for video in new}}
+            edited = {**latest.edited, **{video: (edits[video], rows.get(video)) for video in new}}
             self._cached = replace(latest, edited=edited)
             if required is None:
                 edit = max(last, latest.edit)

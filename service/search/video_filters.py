@@ -161,16 +161,16 @@ def count_facets(cache: CatalogReadCache, snapshot: SearchSnapshot, ids: Ids) ->
     videos = _by_task(snapshot, ids)
     if not videos:
         return []
-    columns, known = cache.words.texts.columns, np.concatenate(list(videos.values()))
+    columns, counted_ids = cache.words.texts.columns, np.concatenate(list(videos.values()))
     counted: list[tuple[int, Facet]] = []
     for name in columns.grouping_fields:
-        with_value, counts = columns.count_values(known, name)
+        with_value, counts = columns.count_values(counted_ids, name)
         frequent = {
             key: count
             for key, count in counts.items()
-            if (count > 1 or len(known) == 1) and len(str(key[1])) <= FACET_CHARS
+            if (count > 1 or len(counted_ids) == 1) and len(str(key[1])) <= FACET_CHARS
         }
-        if frequent and min(frequent.values()) < max(len(known), 2):
+        if frequent and min(frequent.values()) < max(len(counted_ids), 2):
             counted.append((with_value, Facet(field=f"where.{name}", values=_most_frequent(frequent))))
     counted.sort(key=lambda item: (-item[0], item[1].field))
     domains = Counter[TypedValue]()

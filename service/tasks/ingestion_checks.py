@@ -90,10 +90,10 @@ def validate_edit(
     return [normalize_caption(caption) for caption in captions], normalize_transcript(transcript)
 
 
-def raise_first(found: Iterable[FieldError]) -> None:
-    errors = list(islice(found, _MAX_ERRORS))
-    if errors:
-        raise InvalidInput.of(errors)
+def raise_first(errors: Iterable[FieldError]) -> None:
+    first = list(islice(errors, _MAX_ERRORS))
+    if first:
+        raise InvalidInput.of(first)
 
 
 def normalize_caption(caption: str) -> str:
@@ -325,7 +325,7 @@ def _describe(schema: Mapping[str, Any]) -> str:
         return f"Send one of {', '.join(map(str, schema['enum']))}."
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     bounds = [f" {words} {schema[key]}" for key, words in _BOUNDS.items() if key in schema]
-    return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
+    return f"Send {' or '.join(_TYPES[kind] for kind in types)}{' and'.join(bounds)}."
 
 
 @cache

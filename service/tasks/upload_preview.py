@@ -74,8 +74,8 @@ def preview_upload(request: tasks.PreviewRequest) -> tasks.UploadPreview:
     if suggested:
         hint = f"Save it as UTF-8, or read it as Windows text ({suggested})."
         problems = [replace(each, hint=hint) if "not UTF-8" in each.message else each for each in problems]
-    domain, found = _check_destination(request, videos)
-    problems += found
+    domain, refusals = _check_destination(request, videos)
+    problems += refusals
     contents = chain.from_iterable(content_errors(video.uri, video) for video in videos)
     problems += islice(chain(duplicate_ids(videos), contents), _MAX_PROBLEMS)
     sizes = [files[video.uri] for video in videos]

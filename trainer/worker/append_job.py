@@ -164,8 +164,8 @@ def _require_one_release(library: Library, domain: str, segments: Sequence[Segme
     if any(segment.release != release for segment in segments):
         raise DomainChanged("The domain was upgraded; the append starts again with its new release.")
     with session_scope() as session:
-        known = session.scalar(select(Task.release_id).where(Task.id == domain))
-    if known != release:
+        recorded = session.scalar(select(Task.release_id).where(Task.id == domain))
+    if recorded != release:
         raise UpgradeUnfinished("The upgrade of the domain is not complete.")
 
 

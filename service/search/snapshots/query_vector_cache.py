@@ -59,18 +59,18 @@ class EncoderMemory:
 
     def _make_room(self, cache: QueryVectorCache) -> None:
         """Let encoders leave until the others and the given one, opened or not, are within the limit."""
-        others = [each for each in self._used if each.opened and each is not cache]
+        others = [used for used in self._used if used.opened and used is not cache]
         others.sort(key=self._used.__getitem__)
         while others and self._bytes(cache) > self._max_bytes:
             others.pop(0).opened = None
 
     def _bytes(self, cache: QueryVectorCache) -> int:
         weights: dict[str, int] = {}  # by fingerprint: encoders may share a backbone
-        for each in self._used:
-            if each.opened:
-                each.weights = each.opened.backbone.fingerprint, each.opened.backbone.weight_bytes
-            if each.opened or each is cache:
-                weights.update([each.weights])
+        for used in self._used:
+            if used.opened:
+                used.weights = used.opened.backbone.fingerprint, used.opened.backbone.weight_bytes
+            if used.opened or used is cache:
+                weights.update([used.weights])
         return sum(weights.values())
 
 

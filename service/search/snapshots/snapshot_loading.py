@@ -87,7 +87,7 @@ def load_snapshot(
     reader = SnapshotLineage(index_snapshot, other.contributions if other else {})
     lineages = find_lineages((release for release in manifest.releases if release not in later), reader)
     # One whose domains were all upgraded needs no encoder.
-    lineages = [each for each in lineages if _served_tasks(index_snapshot, each)] or lineages[:1]
+    lineages = [lineage for lineage in lineages if _served_tasks(index_snapshot, lineage)] or lineages[:1]
     task_names = {task.task_id: task.name for lineage in lineages for task in lineage.tasks}
     degraded: dict[str, str] = {}
     task_names |= {key: name for key in manifest.shards if (name := task_names.get(task_of(key)))}
@@ -128,7 +128,7 @@ def load_snapshot(
         profiles = RoutingProfiles.concatenate([part.release.profiles for part in loaded])
     uncounted = frozenset[str]().union(*(part.release.uncounted for part in loaded))
     previous = other.appended_profiles if other else {}
-    factors = {task: each.query_vectors.profile_factor for task, each in lineage_of.items()}
+    factors = {task: lineage.query_vectors.profile_factor for task, lineage in lineage_of.items()}
     appended = appended_profiles(shards, factors, previous, uncounted)
     modes = loaded[0].served.query_vectors.modes
     snapshot = SearchSnapshot(
@@ -228,7 +228,7 @@ def _load_lineage(
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
     previous = snapshot.appended_profiles
-    factors = {task: each.query_vectors.profile_factor for task, each in snapshot.lineages.items()}
+    factors = {task: lineage.query_vectors.profile_factor for task, lineage in snapshot.lineages.items()}
     appended = appended_profiles(snapshot.shards, factors, previous)
     changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:

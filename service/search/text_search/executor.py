@@ -197,7 +197,7 @@ def start_searches(
     looked_up = time.perf_counter()
     query_texts = [query.text for query in words]
     encoders = [
-        lineage.query_vectors for lineage in dict.fromkeys(chain(*(each.lineages for each in scopes)))
+        lineage.query_vectors for lineage in dict.fromkeys(chain(*(scope.lineages for scope in scopes)))
     ]
     for encoder in encoders:
         encoder.tokens(query_texts)
@@ -211,7 +211,7 @@ def start_searches(
         "search": 0.0,
         "merge": 0.0,
     }
-    is_shared = all(each.shares_text_encoding for each in encoders)
+    is_shared = all(encoder.shares_text_encoding for encoder in encoders)
     limits = SHARED_ENCODING if is_shared else SEPARATE_ENCODINGS
     searches: list[TextSearch] = []
     for request, scope, (mode, calibrations), query, routing in zip(
@@ -353,7 +353,7 @@ def _resolve_mode(
             f"The release does not offer mode {mode[:40]!r}.",
             f"Use {' or '.join(snapshot.modes)}.",
         )
-    applicable = {each: model for each, model in models.items() if model.applies_to(mode, DEFAULT_PRIOR)}
+    applicable = {key: model for key, model in models.items() if model.applies_to(mode, DEFAULT_PRIOR)}
     if not applicable and request.query.min_confidence is not None:
         reason = "is not calibrated: it has too few captions."
         if models:

@@ -201,7 +201,7 @@ def _name_side_files(folder: Path) -> SideFileNames:
 
 def _find_side_files(folder: Path, list_names: Callable[[Path], SideFileNames], name: str) -> list[str]:
     parent, name = os.path.split(name)
-    paths = (os.path.join(parent, each) for each in list_names(folder / parent).find(name))
+    paths = (os.path.join(parent, file) for file in list_names(folder / parent).find(name))
     return [path for path in paths if (folder / path).is_file()]
 
 

@@ -269,7 +269,7 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
         values = (info.get(key) for key in keys)
         texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
         with files.check(path):
-            _add_captions(captions, (text_files.shorten_caption(each) for each in texts if each), path)
+            _add_captions(captions, (text_files.shorten_caption(text) for text in texts if text), path)
             metadata |= text_files.plain_fields(info, frozenset(keys))
     for path, text in files.read(f"{stem}.description"):
         with files.check(path):
