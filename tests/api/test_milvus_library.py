@@ -105,10 +105,8 @@ def test_moving_between_stores_keeps_results(
     before = answers(client)
     for where, other in (("faiss", "milvus"), ("milvus", "faiss")):
         outcome = CliRunner().invoke(app, ["move", "--to", where, "--data", str(configured.data_dir)])
-        assert (outcome.exit_code, f"2 domains moved to {where}; 0 were already there" in outcome.output) == (
-            0,
-            True,
-        ), outcome.output
+        assert outcome.exit_code == 0, outcome.output
+        assert f"2 domains moved to {where}; 0 were already there" in outcome.output
         assert ("New domains still use the other store" in outcome.output) is (where == "faiss")
         assert refreshed(client)["degraded"] == {}
         same(answers(client), before)

@@ -202,11 +202,8 @@ def test_followed_folder_is_followed_on(library: ServiceClient) -> None:
     (sync,) = library.list_syncs()
     assert sync.error is None
     assert sync.counts is not None
-    assert (sync.counts.new, sync.counts.changed, sync.counts.vanished) == (
-        1,
-        0,
-        1,
-    )  # a rejected file is tried again
+    counts = sync.counts
+    assert (counts.new, counts.changed, counts.vanished) == (1, 0, 1), "a rejected file is tried again"
     assert {video.id for video in library.list_videos(limit=100).videos} >= set(VIDEOS) - {BROKEN}
     assert _found(library, "a sled stands below the peaks")[0] == SLED
 

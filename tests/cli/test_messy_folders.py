@@ -45,24 +45,14 @@ def said(outcome: Result) -> str:
 
 JUNK = (
     *("@eaDir/clip.mp4/SYNOPHOTO_FILM_M.mp4", "#recycle/old.mp4", ".Trash-1000/files/t.mp4", "._clip.mp4"),
-    *(
-        "$Recycle.Bin/S-1-5-21-1/x.mp4",
-        "System Volume Information/x.mp4",
-        "@Recycle/x.mp4",
-        "#snapshot/x.mp4",
-    ),
+    *("$Recycle.Bin/S-1-5-21-1/x.mp4", "System Volume Information/x.mp4", "@Recycle/x.mp4"),
     *("@Recently-Snapshot/GMT_01/x.mp4", ".@__thumb/x.mp4", "lost+found/x.mp4", ".Trashes/501/x.mp4"),
-    *("__MACOSX/x.mp4", "a/@EADIR/x.mp4"),
+    *("__MACOSX/x.mp4", "a/@EADIR/x.mp4", "#snapshot/x.mp4"),
 )
 PARTIAL = (
-    *(
-        "clip.f137.mp4",
-        "clip.temp.mp4",
-        "Talk [dQw4w9WgXcQ].f251.webm",
-        "a [x].f137-1.mp4",
-        "a.fhls-1080p.mp4",
-    ),
+    *("clip.f137.mp4", "clip.temp.mp4", "Talk [dQw4w9WgXcQ].f251.webm", "a [x].f137-1.mp4"),
     *("clip.mp4.part", "clip.f137.mp4.part-Frag12", "movie.mkv.crdownload", "movie.mp4.!qB", "a.partial"),
+    "a.fhls-1080p.mp4",
 )
 NOT_VIDEOS = (".movie.mp4.Xa81Fq", "movie.mp4.tmp", "movie.mp4~", ".DS_Store", ".git/config")
 ORDINARY = (

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from index.arrays import Hits, Ids, is_moment, moment_ids, video_ids_of
 from index.shards.faiss_vector_store import FaissShard
 from index.words.word_index import TextKind, VideoText, WordIndex
+from service.search.engine import SearchEngine
 from service.search.library_words import DomainCaptions
 from service.search.snapshots import search_snapshot
 from service.search.snapshots.search_snapshot import (
@@ -111,8 +112,12 @@ def learn(library: Library) -> None:
         library.add_task(name, captions, facts=facts, moments=SEEN.get(name, {}))
 
 
-def test_best_moment_is_listed_first(shared: Served) -> None:
-    _, service = shared
+@pytest.fixture
+def service(shared: Served) -> SearchEngine:
+    return shared[1]
+
+
+def test_best_moment_is_listed_first(service: SearchEngine) -> None:
     answer = service.search("a heron stands in shallow water", k=2, task="birds")
     assert {result.video_id for result in answer.results} == {"birds-0", "birds-3"}
     lake = next(result for result in answer.results if result.video_id == "birds-3")
@@ -121,8 +126,7 @@ def test_best_moment_is_listed_first(shared: Served) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 11])
-def test_k_videos_are_returned_despite_one_with_forty_better_moments(shared: Served, k: int) -> None:
-    _, service = shared
+def test_k_videos_are_returned_despite_one_with_forty_better_moments(service: SearchEngine, k: int) -> None:
     text = "a bus number 7 turns left at the light"
     whole = service.search(text, k=100).results
     assert len(whole) == 11
@@ -135,8 +139,7 @@ def test_k_videos_are_returned_despite_one_with_forty_better_moments(shared: Ser
 @pytest.mark.parametrize(
     "parameters", [{}, {"min_score": 0.3}, {"task": "cars"}, {"where": {"number": {"max": 3}}}], ids=str
 )
-def test_pages_with_moments_equal_one_long_list(shared: Served, parameters: dict[str, Any]) -> None:
-    _, service = shared
+def test_pages_with_moments_equal_one_long_list(service: SearchEngine, parameters: dict[str, Any]) -> None:
     text = "a bus number 7 turns left at the light"
     whole = service.search(text, k=100, routes="all", **parameters)
     listed, cursor = [], None
@@ -151,9 +154,8 @@ def test_pages_with_moments_equal_one_long_list(shared: Served, parameters: dict
     assert [r.video_id for r in listed if r.score >= least] == [r.video_id for r in listed]
 
 
-def test_scan_groups_the_hits_of_each_search_separately(shared: Served) -> None:
+def test_scan_groups_the_hits_of_each_search_separately(service: SearchEngine) -> None:
     """Text searches use moments and clip searches do not; one scan of a shard may serve both."""
-    _, service = shared
     snapshot = service.snapshots.current()
     (vector,) = snapshot.query_vectors([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
     shard = snapshot.shards["tsk_cars"]
@@ -225,9 +227,8 @@ def test_scan_of_all_videos_finds_the_nearest_without_captions(
 
 @pytest.mark.usefixtures("no_words")
 def test_shards_without_moments_have_no_additional_cost(
-    shared: Served, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, service = shared
     depths: dict[str, list[int]] = {}
     original = FaissShard.search_many
 
@@ -243,23 +244,19 @@ def test_shards_without_moments_have_no_additional_cost(
     assert depths["tsk_sea"] == [3] * 3, "also in a search of shards with moments"
 
 
-def test_filter_includes_the_moments_of_passing_videos(shared: Served) -> None:
-    _, service = shared
+def test_filter_includes_the_moments_of_passing_videos(service: SearchEngine) -> None:
     text = "a heron stands in shallow water"
     everything = {result.video_id: result for result in service.search(text, k=100).results}
     for number in range(4):
         numbered = service.search(text, k=100, where={"number": number}).results
         assert {result.video_id for result in numbered} == {v for v in everything if v.endswith(f"-{number}")}
         for result in numbered:
-            assert (result.score, result.moments) == (
-                everything[result.video_id].score,
-                everything[result.video_id].moments,
-            )
+            unfiltered = everything[result.video_id]
+            assert (result.score, result.moments) == (unfiltered.score, unfiltered.moments)
 
 
 @pytest.mark.parametrize("moments", [0, 1, 5, 100])
-def test_moments_parameter_limits_the_listed_moments(shared: Served, moments: int) -> None:
-    _, service = shared
+def test_moments_parameter_limits_the_listed_moments(service: SearchEngine, moments: int) -> None:
     full = {r.video_id: r for r in service.search("a bus", k=100, moments=100).results}
     assert [len(full[video].moments) for video in ("cars-3", "birds-3", "birds-1", "sea-0")] == [40, 5, 3, 0]
     for result in service.search("a bus", k=100, moments=moments).results:

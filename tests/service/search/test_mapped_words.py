@@ -105,11 +105,7 @@ def test_writer_adds_videos_and_processes_adopt_them(
         )
         words.prepare(np.concatenate([birds, more]))
         assert read == [birds[0]], "only what was edited since"
-    assert (_found(words, "tram"), _found(words, "crane"), _found(words, "heron")) == (
-        [*more],
-        [birds[0]],
-        [],
-    )
+    assert [_found(words, word) for word in ("tram", "crane", "heron")] == [[*more], [birds[0]], []]
     writer = process(sqlite_catalog)
     writer.write(np.concatenate([birds, more]))
     stamp = word_files(sqlite_catalog).stamp()

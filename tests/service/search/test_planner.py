@@ -182,10 +182,8 @@ def test_pages_contain_every_video_once(
         )
         _search(planner, shards, end + 1)
         pages.append(planner.hits[offset:end])
-        first_page_tasks, offset = (
-            (planner.reached_tasks if first_page_tasks is None else first_page_tasks),
-            end,
-        )
+        first_page_tasks = planner.reached_tasks if first_page_tasks is None else first_page_tasks
+        offset = end
         if len(planner.hits) <= end:
             break
     listed = [hit for page in pages for hit in page]

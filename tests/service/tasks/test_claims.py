@@ -36,12 +36,8 @@ def _claimed(task_id: str) -> lifecycle.Claim:
 
 def test_only_the_first_unfinished_task_is_learned(catalog: Settings, post: Post, post_probed: Post) -> None:
     """A task that is not probed yet blocks the later ones, and a duplicate message has no effect."""
-    first, second, unprobed, last = (
-        post_probed("first"),
-        post_probed("second"),
-        post("third"),
-        post_probed("last"),
-    )
+    first, second = post_probed("first"), post_probed("second")
+    unprobed, last = post("third"), post_probed("last")
     assert lifecycle.claim_training(second.id, "b") is None
     claim = _claimed(first.id)
     for task in (first.id, second.id, "tsk_unknown"):
