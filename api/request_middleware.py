@@ -250,7 +250,7 @@ class SecurityMiddleware(HttpMiddleware):
             except ValueError:
                 host = ""
             if not is_loopback(host):
-                raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
+                raise Forbidden(f"Host {host[:100]!r} is refused: use localhost, or set CINESTRATA_HOST.")
 
         is_cross_site = is_cross_site_change(request)
         if is_cross_site and headers.get("origin") not in self.settings.cors_origins:

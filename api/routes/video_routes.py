@@ -253,4 +253,4 @@ def _principal(request: Request) -> Principal:
 
 def _require_rate(principal: Principal) -> None:
     if not _limiter.hit(RATE, principal.kind, principal.name):
-        raise TooManyRequests(f"The limit is {RATE.amount} verdicts per minute and caller.", retry_after=30)
+        raise TooManyRequests(f"The limit is {RATE.amount} verdicts per minute; try again.", retry_after=30)

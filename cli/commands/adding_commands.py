@@ -70,7 +70,7 @@ def ingest(
     if into and (name or method or assignments or backbone or read):
         refuse_call(
             "--into cannot be combined with --name, --method, --set, --backbone or --read.",
-            "The domain keeps its name and its release, and its videos are read alike.",
+            "Appended videos use the method, the release and the --read of the domain.",
         )
     path = None if is_source_uri(source) else Path(source)
     is_archive = path is not None and path.is_file() and path.name.endswith(ARCHIVE_SUFFIXES)

@@ -234,7 +234,7 @@ def _parse_shares(text: str) -> list[float]:
     except ValueError:
         shares = []
     if not shares or not all(0 <= share < 1 for share in shares):
-        fail("--uncaptioned has shares of clips", "Write numbers from 0 to below 1, for example 0.05,0.2.")
+        fail(f"--uncaptioned: {text!r} is not valid.", "Write numbers from 0 to below 1, such as 0.05,0.2.")
     return shares
 
 

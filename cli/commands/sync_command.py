@@ -209,7 +209,7 @@ def _confirm(vanished: int, followed: int) -> None:
     if not sys.stdin.isatty():
         fail(
             f"{text} None was deleted.",
-            "Is the disk mounted? If that is right, repeat the command with --yes.",
+            "Check that the disk is mounted. To delete these videos, repeat the command with --yes.",
         )
     if not typer.confirm(f"{text} Delete them?", err=True):
         raise typer.Exit(1)

@@ -68,7 +68,7 @@ class WebServer:
                     raise MediaError(f"{uri.shown}: the server sends a part of the file instead of all of it")
                 yield _stream(response, uri)
                 return
-        raise MediaError(f"{uri.shown} is redirected more than {MAX_REDIRECTS} times")
+        raise MediaError(f"{uri.shown} is redirected more than {MAX_REDIRECTS} times; give its final address")
 
     @contextmanager
     def _respond(

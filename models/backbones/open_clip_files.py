@@ -83,7 +83,7 @@ def read_open_clip(name: str) -> OpenClipFiles:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BackboneUnavailable(
-            f"backbone {name!r}: {file} is no configuration of open_clip ({type(error).__name__}: {error})"
+            f"backbone {name!r}: {file} is not a configuration of open_clip ({type(error).__name__}: {error})"
         ) from error
     return OpenClipFiles(model, source, config, preprocessing, weights, is_described)
 

@@ -185,8 +185,8 @@ def _read_preprocessing(name: str, frames: int | None) -> _Preprocessing:
         shape, mode = (size["shortest_edge"],) * 2, "crop"
     else:
         raise BackboneUnsupported(
-            f"backbone {name!r}: its processor makes no frames of a fixed size ({size}); of SigLIP 2, the models whose "
-            "names end with a size do"
+            f"backbone {name!r}: its processor does not make frames of a fixed size ({size}): use, for example, a "
+            "SigLIP 2 model whose name ends with a size"
         )
     crop = (processor.crop_size["height"], processor.crop_size["width"]) if is_cropped else shape
     if not (0 < crop[0] <= shape[0] and 0 < crop[1] <= shape[1]):

@@ -61,7 +61,7 @@ def encoder_family(kind: str) -> EncoderFamily:
     """Look up the encoder family for a kind of release; raise ReleaseError if no family has this kind."""
     if kind not in _MODULES:
         raise ReleaseError(
-            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(_MODULES)}"
+            f"release kind {kind!r} is unknown to this version of Cinestrata, which has {', '.join(_MODULES)}"
         )
     module = import_module(f"models.encoders.{_MODULES[kind]}")
     family: EncoderFamily = getattr(module, f"{kind.upper()}_FAMILY")

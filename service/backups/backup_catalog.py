@@ -187,7 +187,7 @@ def _require_known_tables(source: Connection) -> None:
     tables = set(inspect(source).get_table_names()) - {_REVISION_TABLE}
     if differing := sorted(tables ^ set(CATALOG_SCHEMA.tables)):
         raise Conflict(
-            f"The {source.dialect.name} catalog has other tables than this version knows: {', '.join(differing)}. "
+            f"These tables of the {source.dialect.name} catalog differ from this version's: {', '.join(differing)}. "
             "Move tables that are not part of the catalog to another schema or database."
         )
 

@@ -120,7 +120,7 @@ class OidcSettings(BaseModel):
             return self
         is_local = re.match(r"http://(127\.0\.0\.1|localhost|\[::1\])[:/]", f"{self.issuer}/")
         if not self.issuer.startswith("https://") and not is_local:
-            raise ValueError("CINESTRATA_OIDC__ISSUER is not an https address")
+            raise ValueError("CINESTRATA_OIDC__ISSUER must be an https address, or http on loopback")
         if not self.client_id:
             raise ValueError(
                 "CINESTRATA_OIDC__ISSUER is set but CINESTRATA_OIDC__CLIENT_ID is empty: set it too"
@@ -277,7 +277,7 @@ class Settings(BaseSettings):
         for text in value:
             root = SourcePrefix.parse(text).root
             if root is not None and root.port is None:
-                raise ValueError(f"{text!r} is not the address of a web server")
+                raise ValueError(f"{text!r} does not begin with https:// or private+http(s)://")
         return value
 
     @model_validator(mode="before")

@@ -159,7 +159,7 @@ class SourceReader:
                 content += chunk
                 report_progress()
                 if len(content) > max_bytes:
-                    raise MediaError(f"{uri.shown} is larger than {max_bytes} bytes")
+                    raise MediaError(f"{uri.shown} is larger than {max_bytes} bytes; split it")
         return bytes(content)
 
     def _find_prefix(self, uri: media_source.SourceUri) -> media_source.SourcePrefix:

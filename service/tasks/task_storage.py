@@ -158,7 +158,7 @@ def _find_originals(session: Session, videos: Sequence[VideoSpec]) -> dict[str |
     """Look up the vector IDs of the videos that others replace; raise Conflict if one cannot be replaced."""
     numbers = {video.replaces: number for number, video in enumerate(videos) if video.replaces}
     if len(numbers) < sum(video.replaces is not None for video in videos):
-        raise Conflict("videos: Two of the videos replace the same one.")
+        raise Conflict("videos: Two of the videos replace the same video. Keep one of them.")
     originals: dict[str | None, int] = {}
     searchable = (
         select(Video.id, Video.vector_id).join(Task).where(Video.status == "accepted", Task.state == "ready")
