@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +72,15 @@ def _read(request: dict[str, Any], progress: Callable[[], None]) -> dict[str, An
         return {"gone": f"{name} cannot be read ({error.strerror}); check that the file is there"}
 
 
-@lru_cache(2)
+@cache
 def _load_reader(source: str, model: str | None) -> SpeechReader | ScreenReader:
     """Load the models of a source, which stay in memory."""
     if source == "speech":
         from media.reading.speech import SpeechReader
 
         return SpeechReader(model)
+    if source != "screen":
+        raise ValueError(f"no reader for {source!r}")
     from media.reading.screen import ScreenReader
 
     return ScreenReader()

@@ -47,7 +47,9 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$"
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 _READ = "file|location|speech|screen"
 # What to read from videos: their own texts and facts, where they were recorded, speech, and text in the picture.
-ReadSources = Annotated[str, StringConstraints(pattern=rf"^(off|({_READ})(,({_READ})){{0,3}})$")]
+ReadSources = Annotated[
+    str, StringConstraints(pattern=rf"^(off|({_READ})(,({_READ})){{0,{_READ.count('|')}}})$")
+]
 ShownUri = Annotated[str, AfterValidator(redact_uri)]  # URL queries may contain tokens
 
 

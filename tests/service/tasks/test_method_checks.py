@@ -32,14 +32,16 @@ def test_methods_that_change_the_towers_name_the_others(method: str, backbone: s
     assert repr(method) in error.message
     assert backbone in error.message
     others = [name for name in METHOD_NAMES if find_method_error(name, backbone) is None]
-    assert set(others) == {"analytic", "zero_shot"}
+    assert set(others) == {
+        name for name, each in METHODS.items() if each.is_closed_form or not each.is_trainable
+    }
     assert f"Choose one of {', '.join(others)}" in error.hint
 
 
 def test_closed_form_methods_and_a_setting_learn_all_captions() -> None:
     assert {name for name in METHODS if learns_all_captions(name, {})} == {
         name for name, method in METHODS.items() if method.is_closed_form
-    }
+    }, "a method in closed form sets closed_form: true in its recipe"
     assert learns_all_captions("strata", {"last_epoch": "all"})
     assert not learns_all_captions("strata", {"last_epoch": "train"})
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
@@ -11,7 +13,13 @@ import pytest
 from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.side_files import SideFileNames, SideFiles, add_caption_from_name, read_sidecars
+from service.tasks.manifests.side_files import (
+    SUBTITLE_SUFFIXES,
+    SideFileNames,
+    SideFiles,
+    add_caption_from_name,
+    read_sidecars,
+)
 from service.tasks.manifests.subtitle_files import read_subtitles
 
 
@@ -315,3 +323,9 @@ def test_hostile_and_damaged_subtitles_are_refused(text: str) -> None:
 )
 def test_hostile_subtitles_are_read_in_little_time(text: str) -> None:
     assert len(read(text)) <= 2
+
+
+def test_browser_reads_the_same_subtitles() -> None:
+    script = (Path(__file__).parents[4] / "api/static/uploads/selected_files.js").read_text(encoding="utf-8")
+    (endings,) = re.findall(r"SIDECAR = /\\\.\(([^)]*)\)", script)
+    assert {f".{ending}" for ending in endings.split("|")} >= set(SUBTITLE_SUFFIXES)
