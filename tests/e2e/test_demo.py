@@ -74,6 +74,7 @@ def test_demo_searches_by_a_word_a_sentence_and_a_text_that_nothing_matches(repo
         assert len({result["video_id"] for result in search["results"]}) == len(scores) >= 10
 
 
+@pytest.mark.endurance  # repeated requests and a restart of the service have tests of their own
 def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report: dict[str, Any]) -> None:
     path = machine.folder / "again.json"
     completed = machine.run("demo", "--exit", "--report", path, "--data", data, "--port", 0, *SMALL)

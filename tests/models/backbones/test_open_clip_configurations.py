@@ -39,23 +39,11 @@ TEXT_TOWERS: dict[str, Callable[[int], Any]] = {
 }
 # One of each family, up to a billion parameters.
 FULL_SIZE = (
-    "ViT-B-16-SigLIP2",
-    "xlm-roberta-base-ViT-B-32",
-    *(
-        pytest.param(name, marks=pytest.mark.endurance)
-        for name in (
-            "RN50",
-            "ViT-B-32",
-            "convnext_base",
-            "coca_ViT-B-32",
-            "EVA02-B-16",
-            "MobileCLIP2-B",
-            "PE-Core-B-16",
-            "ViTamin-B",
-            "roberta-ViT-B-32",
-        )
-    ),
+    *("RN50", "ViT-B-32", "convnext_base", "coca_ViT-B-32", "EVA02-B-16", "MobileCLIP2-B", "PE-Core-B-16"),
+    *("ViT-B-16-SigLIP2", "ViTamin-B", "roberta-ViT-B-32", "xlm-roberta-base-ViT-B-32"),
 )
+# With towers of open_clip, of timm, and of the hub; all others are endurance tests.
+SLOW = ("RN50", "ViT-B-16-SigLIP2", "xlm-roberta-base-ViT-B-32")
 VALUES = torch.randn(2**20, generator=torch.Generator().manual_seed(0)) / 50
 
 
@@ -89,9 +77,14 @@ def cut_trunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm, "create_model", create_cut)
 
 
-@pytest.mark.endurance
 @pytest.mark.usefixtures("cut_trunks")
-@pytest.mark.parametrize("model", open_clip.list_models())
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=pytest.mark.slow if model in SLOW else pytest.mark.endurance)
+        for model in open_clip.list_models()
+    ],
+)
 def test_configurations_keep_the_contract(model: str, tmp_path: Path) -> None:
     config = deepcopy(open_clip.get_model_config(model))
     images = config["vision_cfg"]
@@ -102,7 +95,7 @@ def test_configurations_keep_the_contract(model: str, tmp_path: Path) -> None:
     _check(model, config, tmp_path, LAYERS)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.parametrize("model", FULL_SIZE)
 def test_one_model_of_each_family_keeps_the_contract_at_full_size(model: str, tmp_path: Path) -> None:
     _check(model, deepcopy(open_clip.get_model_config(model)), tmp_path, 12)
