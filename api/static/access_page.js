@@ -1,7 +1,7 @@
 // The page of API keys, users, sessions and the audit log.
 
-import { api } from "./api_client.js";
-import { $, button, el, setText } from "./dom.js";
+import { api, sendJson } from "./api_client.js";
+import { $, button, el, replaceRows, setText } from "./dom.js";
 import { count, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { PagedList } from "./paged_list.js";
@@ -10,11 +10,12 @@ import { servicePath } from "./service_paths.js";
 const AUDIT_PAGE = 20; // entries
 const MAX_ROWS = 20; // of the other tables, until the user asks for more
 
-const JSON_HEADERS = { "Content-Type": "application/json" };
-
 const audit = new PagedList({
   read: readAudit,
-  draw: (entries) => fill("audit", entries.map(auditRow), "No entries."),
+  draw: (entries) => {
+    setText($("audit-note"), count(entries.length, "entry", "entries"));
+    fill("audit", entries.map(auditRow), "No entries.");
+  },
   onError: showFailure,
   label: "the audit log",
 });
@@ -52,11 +53,12 @@ function fill(id, rows, none) {
     rows[MAX_ROWS].querySelector("button")?.focus(); // the pressed button is gone
   };
   const more = rest > 0 ? [spanned(button(`Show ${rest} more`, expand))] : [];
-  body.replaceChildren(...(rows.length ? [...shown, ...more] : [spanned(none)]));
+  replaceRows(body, rows.length ? [...shown, ...more] : [spanned(none)]);
 }
 
 function keyRow(key) {
-  const revoke = button("Revoke", () => change(`/keys/${encodeURIComponent(key.id)}`), {
+  const path = `/keys/${encodeURIComponent(key.id)}`;
+  const revoke = button("Revoke", () => change(path, `The key ${key.name} was revoked.`), {
     "aria-label": `Revoke the key ${key.name}`,
   });
   return el(
@@ -78,7 +80,8 @@ function userRow(user) {
   const remove = button(
     "Remove",
     () => {
-      if (confirm(`Remove the user ${user.name}? All of the user's sessions end.`)) change(path);
+      if (confirm(`Remove the user ${user.name}? All of the user's sessions end.`))
+        change(path, `The user ${user.name} was removed.`);
     },
     { "aria-label": `Remove the user ${user.name}` },
   );
@@ -95,10 +98,11 @@ function userRow(user) {
 }
 
 function sessionRow(session) {
-  const end = button("End", () => change(`/sessions/${encodeURIComponent(session.id)}`), {
-    "aria-label": `End the session of ${session.user ?? session.key}`,
-  });
   const owner = session.user ?? `key ${session.key}`;
+  const path = `/sessions/${encodeURIComponent(session.id)}`;
+  const end = button("End", () => change(path, `A session of ${owner} was ended.`), {
+    "aria-label": `End the session of ${owner} since ${new Date(session.created_at).toLocaleString()}`,
+  });
   return el(
     "tr",
     {},
@@ -156,19 +160,20 @@ async function readAudit(cursor) {
   return { entries: page.entries, next: page.next_cursor };
 }
 
-/** Delete a resource, and show the lists again. */
-async function change(path) {
-  await attempt(async () => {
+/** Delete a resource, show the lists again, and say what was done. */
+async function change(path, text) {
+  await attempt(text, async () => {
     const response = await fetch(servicePath(path), { method: "DELETE" });
     if (!response.ok) throw new Error((await response.json()).detail);
   });
 }
 
-async function attempt(action) {
+async function attempt(text, action) {
   $("failure").hidden = true;
   try {
     await action();
     await refresh();
+    setText($("done"), text);
   } catch (error) {
     showFailure(error);
   }
@@ -179,15 +184,13 @@ function showFailure(error) {
   $("failure").hidden = false;
 }
 
-const post = (path, body) => api(path, { method: "POST", headers: JSON_HEADERS, body: JSON.stringify(body) });
-
 $("new-key").addEventListener("submit", (event) => {
   event.preventDefault();
   const days = $("key-days").valueAsNumber;
   const body = { name: $("key-name").value, scope: $("key-scope").value };
   if (!Number.isNaN(days)) body.expires_in_days = days;
-  attempt(async () => {
-    const created = await post("/keys", body);
+  attempt("", async () => {
+    const created = await sendJson("/keys", body);
     $("created-key-text").textContent = created.key;
     $("created-key").hidden = false;
     event.target.reset();
@@ -202,8 +205,8 @@ $("new-user").addEventListener("submit", (event) => {
     password: $("user-password").value,
     scope: $("user-scope").value,
   };
-  attempt(async () => {
-    await post("/users", body);
+  attempt(`The user ${body.name} was created.`, async () => {
+    await sendJson("/users", body);
     event.target.reset();
   });
 });
@@ -220,4 +223,4 @@ $("copy-key").addEventListener("click", async () => {
 
 $("audit-pages").append(audit.node);
 watchHealth();
-attempt(async () => {});
+attempt("", async () => {});

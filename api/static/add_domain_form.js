@@ -1,7 +1,7 @@
 // The form that adds videos: file selection, preview, upload, and creation of the task.
 
-import { api, Problem, upload } from "./api_client.js";
-import { $, el, makeClosable, setText } from "./dom.js";
+import { api, Problem, sendJson, upload } from "./api_client.js";
+import { $, announce, el, makeClosable, moveFocus, restoreFocus, setText } from "./dom.js";
 import {
   clearFieldError,
   clearFormErrors,
@@ -109,7 +109,7 @@ export function openUploadForm(into) {
     listDomains(into);
   }
   $("dialog").showModal();
-  if (!queue) $("f-into").focus();
+  if (!queue) $("f-files").focus();
 }
 
 async function listDomains(into) {
@@ -164,10 +164,9 @@ async function updatePreview() {
   previewRequest = request;
   drawMessage($("preview"), `Checking ${count(selected.size, "file")} …`);
   try {
-    const body = JSON.stringify(await previewBody());
+    const body = await previewBody();
     if (request.signal.aborted) return;
-    const headers = { "Content-Type": "application/json" };
-    const answer = await api("/uploads/preview", { method: "POST", headers, body, signal: request.signal });
+    const answer = await sendJson("/uploads/preview", body, { signal: request.signal });
     if (request.signal.aborted) return;
     preview = answer;
     showPreview();
@@ -217,6 +216,7 @@ function showPreview() {
   const problems = placeFieldErrors(preview.problems, inputOf);
   drawPreview($("preview"), { ...preview, problems }, encoding, (name) => {
     encoding = name;
+    moveFocus($("preview")); // the pressed button is replaced
     invalidate();
   });
 }
@@ -285,9 +285,9 @@ async function sendVideos() {
   const uploads = new Map(queue.items.map(({ path, id }) => [path, `upload://${id}`]));
   const { into, ...fields } = destination();
   const videos = preview.videos.map((video) => ({ ...video, uri: uploads.get(video.uri) }));
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": idempotencyKey };
+  const headers = { "Idempotency-Key": idempotencyKey };
   try {
-    await api(taskPath(into), { method: "POST", headers, body: JSON.stringify({ ...fields, videos }) });
+    await sendJson(taskPath(into), { ...fields, videos }, { headers });
   } catch (error) {
     // The uploads are complete, so a corrected form sends no file again. After a lost response, the key stays the same.
     if (error instanceof Problem && error.status >= 400 && error.status < 500) queue = null;
@@ -308,10 +308,12 @@ function createQueue() {
 }
 
 async function finish() {
+  const name = $("f-into").value ? "The videos were" : `“${$("f-name").value}” was`;
   queue = null;
   $("form").reset();
   clearSelection();
   $("dialog").close();
+  announce($("tasks-done"), `${name} added. The list of domains shows the progress.`);
   await notifyAdded();
 }
 
@@ -340,6 +342,8 @@ function showControls() {
   setText($("send"), $("f-into").value ? "Append videos" : "Add domain");
   const share = queue?.total ? queue.sentBytes / queue.total : 0;
   setText($("add"), queue ? `Uploading ${percent(share, 0)}` : "Add videos");
+  const next = ["pause", "send", "f-files"].map($).find((node) => !node.disabled && node.checkVisibility());
+  if ($("dialog").open) restoreFocus(next ?? $("dialog").querySelector("[data-close]"));
 }
 
 function pauseLabel(hasFailed) {

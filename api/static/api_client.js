@@ -17,6 +17,15 @@ export async function api(path, options) {
   return readBody(await request(path, options));
 }
 
+/** Send a JSON document. */
+export const sendJson = (path, document, { method = "POST", headers, ...options } = {}) =>
+  api(path, {
+    ...options,
+    method,
+    headers: { "Content-Type": "application/json", ...headers },
+    body: JSON.stringify(document),
+  });
+
 /** Read a page of a list with a Link header; returns its entries, and the next page's cursor or null. */
 export async function readPage(path) {
   const response = await request(path);

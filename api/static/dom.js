@@ -48,13 +48,50 @@ export function button(text, onClick, properties = {}) {
 export function menu(label, ...buttons) {
   const list = el("div", { className: "menu panel", popover: "auto" }, ...buttons);
   const opener = button("⋯", () => {}, { "aria-label": label, popoverTargetElement: list });
-  list.addEventListener("beforetoggle", () => {
-    const { right, bottom } = opener.getBoundingClientRect();
-    list.style.inset = `${bottom}px ${document.documentElement.clientWidth - right}px auto auto`;
-  });
+  closeOnLeave(list, () => list.hidePopover(), opener);
   // It closes before the pressed button acts, so that a dialog returns the focus to the opener.
   list.addEventListener("click", () => list.hidePopover(), true);
   return el("span", {}, opener, list);
+}
+
+/** Close what covers the page once the keyboard focus has left it for another element than its opener. */
+export function closeOnLeave(node, close, opener = node) {
+  node.addEventListener("focusout", ({ relatedTarget: next }) => {
+    if (next && next !== opener && !node.contains(next) && !next.contains(node)) close();
+  });
+}
+
+/** Move the keyboard focus to a control, or to a part of the page. */
+export function moveFocus(node) {
+  const isControl = node.tabIndex >= 0 || node.hasAttribute("tabindex");
+  if (!isControl) {
+    node.tabIndex = -1; // while it has the focus: later, a click in the part would take the focus
+    node.addEventListener("blur", () => node.removeAttribute("tabindex"), { once: true });
+  }
+  node.focus({ preventScroll: !isControl });
+}
+
+/** Move the keyboard focus if a change has removed, hidden or disabled the focused element. */
+export function restoreFocus(node) {
+  const focused = document.activeElement ?? document.body;
+  if (focused === document.body || focused.matches(":disabled") || !focused.checkVisibility())
+    moveFocus(node);
+}
+
+/** Replace rows; the keyboard focus goes to the same control of the new rows, or else to the part around them. */
+export function replaceRows(list, rows) {
+  const focused = list.contains(document.activeElement) ? document.activeElement : null;
+  list.replaceChildren(...rows);
+  if (!focused) return;
+  const name = (node) => [node.ariaLabel, node.href, node.textContent].join();
+  const same = [...list.querySelectorAll(focused.localName)].find((node) => name(node) === name(focused));
+  moveFocus(same ?? list.closest("[tabindex], .panel, section, main"));
+}
+
+/** Show a notice, which screen readers announce. */
+export function announce(node, text) {
+  node.hidden = false;
+  node.textContent = text; // even the same text, which is then read again
 }
 
 /** Create the parts that every dialog's form has: an alert, a status, and the button that closes the dialog. */

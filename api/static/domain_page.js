@@ -3,13 +3,13 @@
 import "./search_shortcut.js";
 import { api, readPage } from "./api_client.js";
 import { confirmTaskDeletion } from "./delete_dialog.js";
-import { $, button, el, setText } from "./dom.js";
+import { $, announce, button, el, replaceRows, restoreFocus, setText } from "./dom.js";
 import { dot } from "./domain_layers.js";
 import { showVideos } from "./domain_videos.js";
 import { count, percent, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
-import { domainPath, pageId } from "./page_links.js";
+import { domainPath, pageId, showMissing } from "./page_links.js";
 import { readingText } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
@@ -48,19 +48,8 @@ async function load() {
     Object.assign(page, { task, appends: appends.entries, upgrades: upgrades.entries, hasEarlierAppends });
     draw();
   } catch (error) {
-    if (!page.task) showMissing(error);
+    if (!page.task) showMissing("domain", error, "/admin", "Open the library");
   }
-}
-
-function showMissing(error) {
-  const title = error.status === 404 ? "This domain doesn't exist." : "The domain couldn't be loaded.";
-  const link = el(
-    "p",
-    { className: "act" },
-    el("a", { href: servicePath("/admin"), textContent: "Open the library" }),
-  );
-  $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
-  $("missing").hidden = false;
 }
 
 function draw() {
@@ -76,7 +65,7 @@ function draw() {
   showVideos(task, {
     onDeleted: showDeletion,
     onEdited: showEdit,
-    onFailed: (error) => announce(error.message),
+    onFailed: (error) => announce($("done"), error.message),
   });
   showRejected(task);
   if (task.state !== "ready") return;
@@ -124,8 +113,9 @@ function drawRetry(task) {
     try {
       await retryTask(task);
       await load();
+      restoreFocus($("main"));
     } catch (error) {
-      announce(error.message);
+      announce($("done"), error.message);
     }
   };
 }
@@ -178,10 +168,10 @@ function drawUpgrade(task, last) {
   const state = JSON.stringify([lines, buttons]);
   if ($("upgrade-note").dataset.shown === state) return; // a poll keeps the focus of the button
   $("upgrade-note").dataset.shown = state;
-  $("upgrade-note").replaceChildren(
+  replaceRows($("upgrade-note"), [
     ...lines.map((textContent) => el("div", { textContent })),
     ...buttons.map(([text, route]) => button(text, () => changeBackbone(task, route))),
-  );
+  ]);
 }
 
 async function changeBackbone(task, route) {
@@ -189,7 +179,7 @@ async function changeBackbone(task, route) {
     await api(`/tasks/${encodeURIComponent(task.id)}/upgrade${route}`, { method: "POST" });
     await load();
   } catch (error) {
-    announce(error.message);
+    announce($("done"), error.message);
   }
 }
 
@@ -228,7 +218,7 @@ function relearnAdvice(task, { k, appended, domain }) {
       const created = await api(`/tasks/${encodeURIComponent(task.id)}/relearn`, { method: "POST" });
       location.assign(domainPath(created.id));
     } catch (error) {
-      announce(error.message);
+      announce($("done"), error.message);
     }
   };
   return [el("div", { textContent: text }), button("Learn as a new domain", relearn)];
@@ -241,18 +231,13 @@ function appendLine({ counts, state, progress, created_at: at }) {
   return `${videos}: ${state}${share}`;
 }
 
-function announce(text) {
-  $("done").hidden = false;
-  setText($("done"), text);
-}
-
 async function showDeletion(text) {
-  announce(text);
+  announce($("done"), text);
   $("done").focus(); // the pressed button is gone
   await load();
 }
 
 function showEdit(text) {
-  announce(text);
+  announce($("done"), text);
   if (isSearched(page.task, page.pinned)) showQueryReport(page.task);
 }

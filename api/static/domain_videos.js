@@ -2,7 +2,7 @@
 
 import { api } from "./api_client.js";
 import { confirmVideoDeletion } from "./delete_dialog.js";
-import { $, button, el, setText } from "./dom.js";
+import { $, button, el, replaceRows, restoreFocus, setText } from "./dom.js";
 import { clock, count } from "./formatting.js";
 import { videoPath } from "./page_links.js";
 import { videoTitle } from "./page_texts.js";
@@ -70,7 +70,7 @@ async function loadPage(cursor = "") {
     if (signal.aborted) return;
     const cards = page.videos.map(videoCard);
     if (cursor) $("video-grid").append(...cards);
-    else $("video-grid").replaceChildren(...cards);
+    else replaceRows($("video-grid"), cards);
     if (cursor) cards[0]?.querySelector(".caption a").focus();
     $("more").dataset.cursor = page.next_cursor ?? "";
     $("more").hidden = !page.next_cursor;
@@ -79,6 +79,7 @@ async function loadPage(cursor = "") {
     if (error.name !== "AbortError") showFailure(error, cursor);
   } finally {
     $("more-button").disabled = false;
+    if (cursor) restoreFocus($("more-button"));
   }
 }
 
@@ -109,7 +110,7 @@ function showFailure(error, cursor) {
   const retry = el(
     "p",
     { className: "act" },
-    button("Try again", () => loadPage(cursor), { className: "" }),
+    button("Try again", () => loadPage(cursor).then(() => restoreFocus($("video-text"))), { className: "" }),
   );
   $("videos-message").replaceChildren(
     el("strong", { textContent: "The videos couldn't be loaded." }),

@@ -1,6 +1,6 @@
 // Clickable filters: the most frequent metadata values among the results, with counts.
 
-import { $, el } from "./dom.js";
+import { $, el, restoreFocus } from "./dom.js";
 import { count } from "./formatting.js";
 import { hasCondition, selectedValues, toggleCondition } from "./search_filters.js";
 
@@ -17,9 +17,10 @@ export function showFacets(facets) {
   const focused = document.activeElement?.dataset.facet;
   const groups = facetGroups(facets).map(([name, values]) => facetGroup(name, values));
   $("facets").replaceChildren(...groups);
-  $("facets").hidden = !groups.length;
+  $("facets").hidden = $("skip-facets").hidden = !groups.length;
   if (!focused) return;
   [...$("facets").querySelectorAll("button")].find(({ dataset }) => dataset.facet === focused)?.focus();
+  restoreFocus($("answer"));
 }
 
 /** Group counts by metadata field; a filter whose values are not counted comes first, so that it can be removed. */

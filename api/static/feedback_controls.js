@@ -1,6 +1,6 @@
 // Buttons that mark a video right or wrong for the searched text.
 
-import { api, request } from "./api_client.js";
+import { api, request, sendJson } from "./api_client.js";
 import { button, drawing, el } from "./dom.js";
 
 const ICONS = { right: "M4 10.5l4 4 8-9", wrong: "M5 5l10 10M15 5L5 15" };
@@ -39,10 +39,8 @@ export function feedbackControls(text, videoId, title, verdicts) {
   }
 
   async function give(verdict) {
-    const body = JSON.stringify({ text, video_id: videoId, verdict });
-    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body };
     await attempt(async () => {
-      given = (await api("/v1/feedback", options)).id;
+      given = (await sendJson("/v1/feedback", { text, video_id: videoId, verdict })).id;
       show(verdict);
       undo.focus();
     });

@@ -1,7 +1,7 @@
 // Three ways to add the first domain to an empty library.
 
 import { api } from "./api_client.js";
-import { $, setText } from "./dom.js";
+import { $, announce, restoreFocus, setText } from "./dom.js";
 import { openFollowFolderForm } from "./follow_folder_form.js";
 import { servicePath } from "./service_paths.js";
 
@@ -25,10 +25,13 @@ async function createSamples(refresh) {
     await api("/samples", { method: "POST" });
     setText($("samples-status"), "");
     await refresh();
+    announce($("tasks-done"), "The sample videos were added.");
+    $("tasks-done").focus(); // the pressed button is hidden
   } catch (error) {
     setText($("samples-status"), error.message);
   } finally {
     $("first-samples").disabled = false;
+    restoreFocus($("first-samples"));
   }
 }
 

@@ -1,7 +1,7 @@
 // The form that lets a domain follow a folder on the server.
 
-import { api } from "./api_client.js";
-import { $, makeClosable, setText } from "./dom.js";
+import { sendJson } from "./api_client.js";
+import { $, announce, makeClosable, restoreFocus } from "./dom.js";
 import {
   clearFieldError,
   clearFormErrors,
@@ -40,28 +40,24 @@ function requireFields() {
 }
 
 async function send(onFollowed) {
-  const body = JSON.stringify({
+  const sync = {
     name: $("follow-name").value,
     source: $("follow-source").value.trim(),
     every_seconds: Number($("follow-every").value),
     vanished: $("follow-vanished").checked ? "delete" : "keep",
     captions_from_names: $("follow-names").checked,
-  });
+  };
   $("follow-send").disabled = true;
   try {
-    const { name } = await api("/syncs", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body,
-    });
+    const { name } = await sendJson("/syncs", sync);
     $("follow-dialog").close();
     $("follow-form").reset();
-    $("tasks-done").hidden = false;
-    setText($("tasks-done"), `“${name}” follows its folder.`);
+    announce($("tasks-done"), `“${name}” follows its folder.`);
     await onFollowed();
   } catch (error) {
     showFormErrors($("follow-form"), $("follow-errors"), fieldErrors(error), (field) => $(INPUTS[field]));
   } finally {
     $("follow-send").disabled = false;
+    restoreFocus($("follow-dialog").open ? $("follow-send") : $("follow"));
   }
 }

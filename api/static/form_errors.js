@@ -46,13 +46,17 @@ export function clearFormErrors(form, list) {
   list.hidden = true;
 }
 
-/** Show an error below an input, or below the row of pickers that contains it. */
+/** Show an error below an input, or below the row of pickers or of a list that contains it. */
 export function showFieldError(input, text) {
+  input.id ||= `field-${crypto.getRandomValues(new Uint32Array(1))[0]}`;
   const id = `${input.id}-error`;
   clearFieldError(input);
   input.setAttribute("aria-invalid", "true");
   input.setAttribute("aria-describedby", id);
-  (input.closest(".pick-row") ?? input).after(el("p", { className: "field-error", id, textContent: text }));
+  const last = input.closest("li")?.lastElementChild;
+  (last ?? input.closest(".pick-row") ?? input).after(
+    el("p", { className: "field-error", id, textContent: text }),
+  );
 }
 
 export function clearFieldError(input) {

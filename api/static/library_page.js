@@ -3,7 +3,7 @@
 import "./search_shortcut.js";
 import { openUploadForm, setUpAddDomainForm } from "./add_domain_form.js";
 import { api, readIfChanged } from "./api_client.js";
-import { $, el, setText } from "./dom.js";
+import { $, el, restoreFocus, setText } from "./dom.js";
 import { colorFirstDomains } from "./domain_layers.js";
 import { setUpFirstDomain } from "./first_domain.js";
 import { setUpFollowFolderForm } from "./follow_folder_form.js";
@@ -137,6 +137,7 @@ async function turnPage({ target }) {
   if (target.closest("#domain-pager")) view.firstDomain = Math.max(1, drawnMatrix.first_domain + step);
   else view.firstRelease = Math.max(1, drawnMatrix.first_release + step);
   await refreshMatrix().catch(showUnreachable);
+  restoreFocus(target.parentElement.querySelector("button:enabled"));
 }
 
 function select(group, pressed) {

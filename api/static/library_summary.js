@@ -1,7 +1,7 @@
 // The library's summary: learned domains, forgetting, health and the next step.
 
 import { confirmTaskDeletion } from "./delete_dialog.js";
-import { $, button, setText } from "./dom.js";
+import { $, button, replaceRows, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, percent, points } from "./formatting.js";
 import { domainName, fileName, rejectionReason } from "./page_texts.js";
@@ -22,7 +22,7 @@ export function drawSummary(overview, measures, actions) {
   setText($("advice"), advice.text);
   // The button is replaced only when the advice changes, so that it keeps the keyboard focus.
   if (advice.text !== shownAdvice) {
-    $("advice-action").replaceChildren(...(advice.actions ?? []));
+    replaceRows($("advice-action"), advice.actions ?? []);
   }
   shownAdvice = advice.text;
 }

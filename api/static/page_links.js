@@ -1,6 +1,6 @@
 // Links to the pages of domains and videos.
 
-import { el } from "./dom.js";
+import { $, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { servicePath } from "./service_paths.js";
 
@@ -37,4 +37,16 @@ export const pageId = () => document.querySelector(".page").dataset.id;
 
 export function domainLink(name, id) {
   return el("a", { href: domainPath(id), className: "domain-link" }, badge(name));
+}
+
+/** Say that the page's resource can't be shown, with a link to another page. */
+export function showMissing(kind, error, path, textContent) {
+  const title = error.status === 404 ? `This ${kind} doesn't exist.` : `The ${kind} couldn't be loaded.`;
+  const link = el("a", { href: servicePath(path), textContent });
+  $("missing").replaceChildren(
+    el("strong", { textContent: title }),
+    error.message,
+    el("p", { className: "act" }, link),
+  );
+  $("missing").hidden = false;
 }

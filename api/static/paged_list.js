@@ -1,6 +1,6 @@
 // A list that the server returns in pages, with buttons for the next and the previous page.
 
-import { el } from "./dom.js";
+import { el, restoreFocus } from "./dom.js";
 
 export class PagedList {
   /**
@@ -62,5 +62,6 @@ export class PagedList {
     if (step > 0) this.cursors.push(this.next);
     else this.cursors.pop();
     await this.refresh().catch(this.onError);
+    restoreFocus(step > 0 ? this.previousButton : this.nextButton);
   }
 }

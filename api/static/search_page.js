@@ -2,7 +2,7 @@
 
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
-import { $, button, el } from "./dom.js";
+import { $, announce, button, closeOnLeave, el, moveFocus, restoreFocus } from "./dom.js";
 import {
   addSelectedDomain,
   choice,
@@ -75,7 +75,11 @@ function setUp() {
   setUpFacets(repeatIfSearching);
   setUpDomainChoice(repeatIfSearching);
   $("more-button").addEventListener("click", loadMore);
+  $("skip-facets").addEventListener("click", () => $("results").querySelector("button")?.focus());
   for (const popover of [$("filter"), $("options")]) setUpPopover(popover);
+  $("answer").addEventListener("click", ({ target }) => {
+    if (target.closest("#message button, #headline-note button")) moveFocus($("answer")); // the search replaces it
+  });
   document.addEventListener("videodeleted", ({ detail }) => showDeletion(detail));
   addEventListener("popstate", restoreAddress);
 }
@@ -106,6 +110,7 @@ function setUpPopover(popover) {
     // A button that removed itself is no longer connected, but it was inside the popover.
     if (event.target.isConnected && !popover.contains(event.target)) popover.open = false;
   });
+  closeOnLeave(popover, () => popover.removeAttribute("open"));
   popover.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     popover.open = false;
@@ -114,8 +119,7 @@ function setUpPopover(popover) {
 }
 
 async function showDeletion(video) {
-  $("search-done").hidden = false;
-  $("search-done").textContent = `“${video}” was deleted.`;
+  announce($("search-done"), `“${video}” was deleted.`);
   $("search-done").focus(); // the player with the focused button is closed
   await repeat({ addToHistory: false });
   await loadDomains();
@@ -339,6 +343,7 @@ async function loadMore() {
     if (error.name !== "AbortError" && activeRequest === controller) showPageFailure(error);
   } finally {
     $("more-button").disabled = false;
+    restoreFocus($("more-button"));
   }
 }
 

@@ -1,7 +1,7 @@
 // Tables of shards and releases, in pages, newest first.
 
 import { api } from "./api_client.js";
-import { $, button, el, setText } from "./dom.js";
+import { $, button, el, replaceRows, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { bytes, count, percent, shortId, timeAgo } from "./formatting.js";
 import { openServeDialog } from "./operations/serve_release_dialog.js";
@@ -18,7 +18,7 @@ const listOf = (path, key, drawRow) =>
       const page = await api(`${path}?${parameters}`);
       return { entries: page[key], next: page.next_cursor };
     },
-    draw: (entries) => $(key).tBodies[0].replaceChildren(...entries.map(drawRow)),
+    draw: (entries) => replaceRows($(key).tBodies[0], entries.map(drawRow)),
     onError: (error) => setText($(`${key}-note`), error.message),
   });
 

@@ -1,7 +1,7 @@
 // The table of registered syncs: domains that follow a folder of videos.
 
 import { api } from "./api_client.js";
-import { $, button, el, setText } from "./dom.js";
+import { $, announce, button, el, replaceRows, restoreFocus, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
 import { isPermitted } from "./permissions.js";
@@ -24,7 +24,7 @@ export async function refreshSyncs() {
   $("syncs-section").hidden = !syncs.length;
   const failed = syncs.filter((sync) => sync.error).length;
   setText($("syncs-note"), failed ? `${count(failed, "sync")} failed` : count(syncs.length, "folder"));
-  $("syncs").tBodies[0].replaceChildren(...syncs.map(syncRow));
+  replaceRows($("syncs").tBodies[0], syncs.map(syncRow));
 }
 
 function syncRow(sync) {
@@ -76,6 +76,8 @@ async function removeSync(sync) {
   try {
     await api(`/syncs/${encodeURIComponent(sync.id)}`, { method: "DELETE" });
     await refreshSyncs();
+    announce($("tasks-done"), `“${sync.name}” no longer follows its folder.`);
+    restoreFocus($("follow")); // without syncs, their table is hidden
   } catch (error) {
     setText($("syncs-note"), error.message);
   }

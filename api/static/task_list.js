@@ -2,7 +2,7 @@
 
 import { api, readPage } from "./api_client.js";
 import { confirmTaskDeletion } from "./delete_dialog.js";
-import { $, button, el, menu, setText } from "./dom.js";
+import { $, announce, button, el, menu, moveFocus, restoreFocus, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { bytes, count, duration, percent, timeAgo } from "./formatting.js";
 import { domainLink } from "./page_links.js";
@@ -146,12 +146,15 @@ function summary({ domains, trained_domains: trained, searchable_domains: search
   return parts.filter(Boolean).join(", ");
 }
 
-/** Replace the rows only if their order has changed. */
+/** Place the rows; those in order stay where they are, since a moved row would lose the focus. */
 function placeRows(nodes) {
-  const current = $("tasks").children;
-  const isUnchanged =
-    nodes.length === current.length && nodes.every((node, index) => current[index] === node);
-  if (!isUnchanged) $("tasks").replaceChildren(...nodes);
+  const list = $("tasks");
+  const hadFocus = list.contains(document.activeElement);
+  for (const node of [...list.children]) if (!nodes.includes(node)) node.remove();
+  for (const [index, node] of nodes.entries()) {
+    if (list.children[index] !== node) list.insertBefore(node, list.children[index] ?? null);
+  }
+  if (hadFocus && !list.contains(document.activeElement)) moveFocus(list.closest("section"));
 }
 
 class TaskRow {
@@ -163,7 +166,8 @@ class TaskRow {
     this.createProgress(task);
     this.createNotes(task);
     this.createButtons(task);
-    const stateCell = el("span", {}, this.state);
+    const stateName = el("span", { className: "hidden", textContent: `${domainName(task)}: ` });
+    const stateCell = el("span", { role: "status" }, stateName, this.state);
     stateCell.style.gridArea = "state";
     this.link = domainLink(domainName(task), task.into ?? task.id);
     this.node = el(
@@ -228,10 +232,14 @@ class TaskRow {
   createButtons({ name }) {
     const hiddenButton = (text, onClick) =>
       button(text, onClick, { hidden: true, "aria-label": `${text} ${name}` });
-    this.cancelButton = hiddenButton("Cancel", () => this.request("cancel"));
+    this.cancelButton = hiddenButton("Cancel", () => this.request("cancel", `“${name}” is being cancelled.`));
     this.retryButton = hiddenButton("Retry", () => this.attempt(() => retryTask(this.task)));
-    this.relearnButton = hiddenButton("Relearn", () => this.request("relearn"));
-    this.upgradeButton = hiddenButton("Upgrade", () => this.request("upgrade"));
+    this.relearnButton = hiddenButton("Relearn", () =>
+      this.request("relearn", `The appended videos of “${name}” will be learned.`),
+    );
+    this.upgradeButton = hiddenButton("Upgrade", () =>
+      this.request("upgrade", `“${name}” will be upgraded.`),
+    );
     this.upgradeButton.title = `Learn the domain again on ${$("f-backbone").placeholder}, which new domains use`;
     this.relearnButton.title = "Learn the appended videos as a new domain, and move them there";
     const confirm = () => confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted));
@@ -242,6 +250,7 @@ class TaskRow {
   }
 
   update(task) {
+    const hasFocus = this.node.contains(document.activeElement);
     this.task = task;
     const isActive = !isFinal(task);
     const hasNoVideos = isEmptied(task);
@@ -263,6 +272,7 @@ class TaskRow {
     const isCurrent = task.backbone === $("f-backbone").placeholder;
     this.upgradeButton.hidden = !mayChange || !isSearchable(task) || !task.backbone || isCurrent;
     this.menu.hidden = !mayChange || isActive || (hasNoVideos && !counts.videos);
+    if (hasFocus) restoreFocus(this.link);
   }
 
   updateState(task, isActive, hasNoVideos) {
@@ -313,16 +323,16 @@ class TaskRow {
   }
 
   async showDeletion(name, deleted) {
-    $("tasks-done").hidden = false;
-    setText($("tasks-done"), `“${name}” was deleted, with ${count(deleted.length, "video")}.`);
+    announce($("tasks-done"), `“${name}” was deleted, with ${count(deleted.length, "video")}.`);
     $("tasks-done").focus(); // the pressed button is gone
     await this.refresh().catch(() => {}); // the page refreshes itself again
   }
 
-  request(action) {
-    return this.attempt(() =>
-      api(`/tasks/${encodeURIComponent(this.task.id)}/${action}`, { method: "POST" }),
-    );
+  request(action, done) {
+    return this.attempt(async () => {
+      await api(`/tasks/${encodeURIComponent(this.task.id)}/${action}`, { method: "POST" });
+      announce($("tasks-done"), done);
+    });
   }
 
   async attempt(change) {

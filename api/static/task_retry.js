@@ -1,6 +1,6 @@
 // Retry failed tasks, with a method and settings that fit the library if the task's own do not.
 
-import { api } from "./api_client.js";
+import { sendJson } from "./api_client.js";
 
 /** Word the button that retries a task. */
 export function retryText({ remedy, method }) {
@@ -20,8 +20,4 @@ export function remedyText({ remedy, method, error_hint }) {
 
 /** Queue a task again. */
 export const retryTask = ({ id, remedy }) =>
-  api(`/tasks/${encodeURIComponent(id)}/retry`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(remedy?.body ?? {}),
-  });
+  sendJson(`/tasks/${encodeURIComponent(id)}/retry`, remedy?.body ?? {});

@@ -1,7 +1,7 @@
 // A video's timed texts: played from, corrected and deleted in place, and shown by source.
 
-import { api } from "./api_client.js";
-import { button, el, setText } from "./dom.js";
+import { api, sendJson } from "./api_client.js";
+import { button, el, moveFocus, setText } from "./dom.js";
 import { clock } from "./formatting.js";
 import { isPermitted } from "./permissions.js";
 import { servicePath } from "./service_paths.js";
@@ -27,6 +27,7 @@ const SOURCES = {
  */
 export function drawTranscript(section, video, play, onSaved) {
   const [list, choice] = [section.querySelector("ol"), section.querySelector("select")];
+  const drawn = list.children.length; // by an earlier call
   const sources = Object.keys(SOURCES).filter((name) =>
     video.transcript.some(({ source }) => source === name),
   );
@@ -50,21 +51,23 @@ export function drawTranscript(section, video, play, onSaved) {
     drawUntil(ROWS);
   };
   choice.onchange();
+  drawUntil(drawn);
   list.onscroll = () => {
     if (list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_END)
       drawUntil(list.children.length + ROWS);
   };
-  const change = async (cue, method, body) => {
+  const change = async (cue, send) => {
+    const place = cues.indexOf(cue);
     const path = `/videos/${encodeURIComponent(video.id)}/transcript/${encodeURIComponent(cue.id)}`;
-    const headers = { "Content-Type": "application/json" };
     const alert = section.querySelector("[role=alert]");
     try {
-      const request = body ? { method, headers, body: JSON.stringify(body) } : { method };
-      const saved = await api(path, request);
+      const saved = await send(path);
       alert.hidden = true;
       const top = list.scrollTop;
       onSaved(saved);
       list.scrollTop = top;
+      const next = list.children[Math.min(place, list.children.length - 1)];
+      moveFocus(next?.querySelector("[data-action=edit]") ?? section.parentElement); // its row is drawn again
     } catch (error) {
       setText(alert, error.message);
       alert.hidden = false;
@@ -75,8 +78,10 @@ export function drawTranscript(section, video, play, onSaved) {
     const cue = cues[[...list.children].indexOf(node)];
     const action = target.closest("button")?.dataset.action;
     if (action === "play") play(cue.start);
-    if (action === "edit") edit(node, cue, (text) => change(cue, "PATCH", { text }));
-    if (action === "delete") confirmOrDelete(target, () => change(cue, "DELETE"));
+    if (action === "edit")
+      edit(node, cue, (text) => change(cue, (path) => sendJson(path, { text }, { method: "PATCH" })));
+    if (action === "delete")
+      confirmOrDelete(target, () => change(cue, (path) => api(path, { method: "DELETE" })));
   };
   return (start) => {
     const place = cues.findIndex((cue) => cue.start >= start);
@@ -124,9 +129,12 @@ function row({ start, text, source }, namesSource) {
 /** Ask once more, in the button's own words. */
 function confirmOrDelete(node, remove) {
   if (node.textContent !== "Delete") return remove();
+  const label = node.ariaLabel;
   node.textContent = "Delete for good?";
+  node.ariaLabel = `${label} for good?`;
   node.onblur = () => {
     node.textContent = "Delete";
+    node.ariaLabel = label;
   };
 }
 

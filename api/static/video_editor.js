@@ -1,7 +1,8 @@
 // The dialog that edits a video's captions and metadata.
 
-import { api, readIfChanged } from "./api_client.js";
+import { readIfChanged, sendJson } from "./api_client.js";
 import { button, dialogFormParts, el, makeClosable, setText } from "./dom.js";
+import { clearFieldError, clearFormErrors, placeFieldErrors, showFieldError } from "./form_errors.js";
 import { formatMetadata, metadataPatch, parseMetadata } from "./metadata_values.js";
 
 /**
@@ -18,13 +19,12 @@ export async function openEditor(id, onSaved) {
   makeClosable(dialog, () => dialog.remove());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    clearErrors(parts);
+    clearFormErrors(form, failure);
     const patch = readPatch(parts, video);
     if (!patch) return;
     setBusy(parts, true);
     try {
-      const headers = { "Content-Type": "application/json", "If-Match": tag };
-      const saved = await api(path, { method: "PATCH", headers, body: JSON.stringify(patch) });
+      const saved = await sendJson(path, patch, { method: "PATCH", headers: { "If-Match": tag } });
       dialog.close();
       onSaved(saved);
     } catch (error) {
@@ -148,6 +148,7 @@ function readPatch({ captions, fields }, video) {
         name,
         key ? "Another field has this name." : "Enter a name for the field, or remove it.",
       );
+      name.focus();
       return null;
     }
     metadata.set(key, parseMetadata(value.value, video.metadata[key]));
@@ -158,11 +159,7 @@ function readPatch({ captions, fields }, video) {
 }
 
 function showFailure(parts, error) {
-  const unplaced = error.fields.filter(({ field, message, hint }) => {
-    const input = inputOf(parts, field);
-    if (input) showFieldError(input, `${message} ${hint}`.trim());
-    return !input;
-  });
+  const unplaced = placeFieldErrors(error.fields, (field) => inputOf(parts, field));
   const isPlaced = error.fields.length > 0 && !unplaced.length;
   const text =
     error.status === 412
@@ -184,27 +181,6 @@ function inputOf({ captions, fields }, field) {
   const name = field.startsWith("metadata.") ? field.slice("metadata.".length) : null;
   const row = [...fields.children].find((other) => other.querySelector("input").value.trim() === name);
   return row?.querySelectorAll("input")[1];
-}
-
-function showFieldError(input, text) {
-  const id = `edit-error-${crypto.getRandomValues(new Uint32Array(1))[0]}`;
-  clearFieldError(input);
-  input.setAttribute("aria-invalid", "true");
-  input.setAttribute("aria-describedby", id);
-  input.closest("li").append(el("p", { className: "field-error", id, textContent: text }));
-  input.focus();
-}
-
-function clearFieldError(input) {
-  const id = input.getAttribute("aria-describedby");
-  if (id) document.getElementById(id)?.remove();
-  input.removeAttribute("aria-invalid");
-  input.removeAttribute("aria-describedby");
-}
-
-function clearErrors({ form, failure }) {
-  for (const input of form.querySelectorAll("[aria-invalid]")) clearFieldError(input);
-  failure.hidden = true;
 }
 
 function setBusy({ form, status, cancel, save }, isBusy) {

@@ -3,15 +3,14 @@
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { confirmVideoDeletion } from "./delete_dialog.js";
-import { $, el, setText } from "./dom.js";
+import { $, announce, el, setText } from "./dom.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
-import { domainLink, domainPath, pageId, searchParameters } from "./page_links.js";
+import { domainLink, domainPath, pageId, searchParameters, showMissing } from "./page_links.js";
 import { videoTitle } from "./page_texts.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
-import { servicePath } from "./service_paths.js";
 import { drawTranscript } from "./transcript_list.js";
 import { openEditor } from "./video_editor.js";
 import { fileFacts, metadataFacts } from "./video_facts.js";
@@ -29,7 +28,7 @@ async function load() {
   try {
     video = await api(`/videos/${encodeURIComponent(pageId())}`);
   } catch (error) {
-    showMissing(error);
+    showMissing("video", error, "/", "Open the search page");
     return;
   }
   draw(video);
@@ -65,21 +64,11 @@ function showUnsearched({ task }) {
   setText($("similar-note"), `The domain of the video is ${NOT_SEARCHED}.`);
 }
 
-function showMissing(error) {
-  const title = error.status === 404 ? "This video doesn't exist." : "The video couldn't be loaded.";
-  const link = el(
-    "p",
-    { className: "act" },
-    el("a", { href: servicePath("/"), textContent: "Open the search page" }),
-  );
-  $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
-  $("missing").hidden = false;
-}
-
 function draw(video) {
   drawPlayer(video);
   drawTexts(video);
-  $("edit").onclick = () => openEditor(video.id, showEdit).catch((error) => announce(error.message));
+  $("edit").onclick = () =>
+    openEditor(video.id, showEdit).catch((error) => announce($("done"), error.message));
   $("delete-video").onclick = () => confirmVideoDeletion(video, (name) => showDeletion(name, video));
 }
 
@@ -111,12 +100,7 @@ function drawTexts(video) {
 
 function showEdit(video) {
   drawTexts(video);
-  announce("The video was saved.");
-}
-
-function announce(text) {
-  $("done").hidden = false;
-  setText($("done"), text);
+  announce($("done"), "The video was saved.");
 }
 
 // A function, because a constant would not have its value yet when the page is drawn.

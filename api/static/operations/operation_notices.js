@@ -1,6 +1,6 @@
 // Notices above the library: a pinned release, and domains that have lost recall.
 
-import { $, button, el } from "../dom.js";
+import { $, button, el, replaceRows } from "../dom.js";
 import { count, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { unsearchedText } from "../served_release.js";
@@ -20,7 +20,7 @@ export function drawNotices(status, refresh) {
       el("p", { className: "muted", textContent: `and ${count(number - alerts.length, "more alert")}` }),
     );
   }
-  $("notices").replaceChildren(...(pinned ? [pinNotice(pinned, refresh)] : []), ...notices);
+  replaceRows($("notices"), [...(pinned ? [pinNotice(pinned, refresh)] : []), ...notices]);
 }
 
 function pinNotice(pinned, refresh) {

@@ -1,7 +1,7 @@
 // The section "Operations" of the library page: queue, running tasks, workers, maintenance and webhooks.
 
-import { api } from "../api_client.js";
-import { $, el, setText } from "../dom.js";
+import { api, sendJson } from "../api_client.js";
+import { $, el, restoreFocus, setText } from "../dom.js";
 import { bytes, count, percent, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
@@ -139,12 +139,9 @@ function resultText({ kind, result }) {
 
 async function start(spec) {
   try {
-    await api("/maintenance", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(spec),
-    });
+    await sendJson("/maintenance", spec);
     await refresh();
+    restoreFocus($("op-jobs").parentElement);
   } catch (error) {
     showProblem(error);
   }

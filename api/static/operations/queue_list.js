@@ -1,7 +1,7 @@
 // Waiting tasks in queue order, with buttons that cancel them.
 
 import { api } from "../api_client.js";
-import { $, button, el } from "../dom.js";
+import { $, button, el, replaceRows } from "../dom.js";
 import { count } from "../formatting.js";
 
 let drawn = null;
@@ -15,7 +15,7 @@ export function drawQueue({ queue, waiting }, refresh) {
   const rows = queue.map((task) => row(task, refresh));
   const rest = waiting - queue.length;
   if (rest > 0) rows.push(el("li", { className: "muted", textContent: `and ${count(rest, "more task")}` }));
-  $("op-queue").replaceChildren(...rows);
+  replaceRows($("op-queue"), rows);
 }
 
 function row(task, refresh) {

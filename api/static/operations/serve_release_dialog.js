@@ -1,16 +1,11 @@
 // Confirm serving another release: the dialog lists the domains that become searchable or unsearchable.
 
-import { api } from "../api_client.js";
+import { sendJson } from "../api_client.js";
 import { dialogFormParts, el, makeClosable, setText } from "../dom.js";
 import { count, shortId } from "../formatting.js";
 
-const path = (release) => `/releases/${encodeURIComponent(release)}/serve`;
 const request = (release, dryRun) =>
-  api(path(release), {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ dry_run: dryRun }),
-  });
+  sendJson(`/releases/${encodeURIComponent(release)}/serve`, { dry_run: dryRun });
 
 /**
  * Open the dialog, and serve the release after confirmation.

@@ -1,7 +1,7 @@
 // Stored snapshots, with links that download them and buttons that delete them.
 
 import { api } from "../api_client.js";
-import { $, button, el, setText } from "../dom.js";
+import { $, button, el, replaceRows, setText } from "../dom.js";
 import { bytes, count, timeAgo } from "../formatting.js";
 import { servicePath } from "../service_paths.js";
 
@@ -17,7 +17,7 @@ export async function showSnapshots() {
   );
   $("op-snapshots").hidden = !snapshots.length;
   $("op-snapshots-none").hidden = snapshots.length > 0;
-  $("op-snapshots").tBodies[0].replaceChildren(...snapshots.map(row));
+  replaceRows($("op-snapshots").tBodies[0], snapshots.map(row));
 }
 
 function row(snapshot) {

@@ -1,7 +1,7 @@
 // Webhooks: endpoints, a form for new ones, test messages and the log. Responses of endpoints are untrusted.
 
-import { api } from "../api_client.js";
-import { $, button, el, setText } from "../dom.js";
+import { api, sendJson } from "../api_client.js";
+import { $, button, el, replaceRows, setText } from "../dom.js";
 import { count, timeAgo } from "../formatting.js";
 
 const EVENTS = [
@@ -16,11 +16,6 @@ const EVENTS = [
 const LOGGED = 20;
 const SHOWN = 5; // endpoints, until the user asks for more
 const path = (webhook, rest = "") => `/webhooks/${encodeURIComponent(webhook.id)}${rest}`;
-const json = (method, body) => ({
-  method,
-  headers: { "Content-Type": "application/json" },
-  body: JSON.stringify(body),
-});
 const results = new Map(); // webhook → text about its last action
 let drawn = null;
 let isExpanded = false;
@@ -58,7 +53,7 @@ function drawWebhooks(webhooks, open) {
     $("wh-list").children[SHOWN].querySelector("button").focus(); // the pressed button is gone
   };
   if (rest > 0) rows.push(el("li", {}, button(`Show ${count(rest, "earlier endpoint")}`, expand)));
-  $("wh-list").replaceChildren(...rows);
+  replaceRows($("wh-list"), rows);
 }
 
 async function create(event) {
@@ -68,7 +63,7 @@ async function create(event) {
   const events = [...$("wh-events").querySelectorAll("input:checked")].map((input) => input.value);
   try {
     if (!events.length) throw new Error("Choose at least one event.");
-    const { secret } = await api("/webhooks", json("POST", { url: $("wh-url").value.trim(), events }));
+    const { secret } = await sendJson("/webhooks", { url: $("wh-url").value.trim(), events });
     $("wh-url").value = "";
     $("wh-secret").replaceChildren("Signing secret, shown only once: ", el("code", { textContent: secret }));
     $("wh-secret").hidden = false;
@@ -103,7 +98,8 @@ function row(webhook, isOpen) {
     await showWebhooks().catch((error) => setText(result, error.message));
     if (log.isConnected) readLog(); // a changed webhook has a new row, which reads its log itself
   };
-  const toggle = () => api(path(webhook), json("PATCH", { enabled: !webhook.enabled })).then(() => "");
+  const toggle = () =>
+    sendJson(path(webhook), { enabled: !webhook.enabled }, { method: "PATCH" }).then(() => "");
   const test = () => api(path(webhook, "/test"), { method: "POST" }).then(outcomeText);
   const remove = () => api(path(webhook), { method: "DELETE" }).then(() => "");
   return el(
