@@ -13,6 +13,7 @@ import uvicorn
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
@@ -39,6 +40,23 @@ FLAGS = (
 _HAVE_RISEN = """
 return document.getAnimations().every((a) => a.animationName !== "rise" || a.playState === "finished");
 """
+
+
+# The focused element's place on the page, and what hides it from the user.
+_FOCUS = """
+const node = document.activeElement;
+if (node === document.body) return [null, "lost"];
+const box = node.getClientRects()[0] ?? node.getBoundingClientRect();
+const hasOutline = (part) => part && (part.controls || getComputedStyle(part).outlineStyle !== "none");
+const middle = (low, high, size) => (Math.max(low, 0) + Math.min(high, size)) / 2;
+const [x, y] = [middle(box.left, box.right, innerWidth), middle(box.top, box.bottom, innerHeight)];
+const hit = document.elementFromPoint(x, y);
+let problem = hasOutline(node) || hasOutline(node.closest(".pick, #search")) ? "" : "without an outline";
+if (!hit || !(node.contains(hit) || hit.contains(node))) problem = "covered or outside the window";
+const place = [box.left + scrollX, box.top + scrollY, box.right + scrollX, box.bottom + scrollY];
+return [node.matches(".skip") ? null : place, problem && `${node.outerHTML.slice(0, 150)} is ${problem}`];
+"""
+_STOPS = 60  # of the Tab key
 
 
 @contextmanager
@@ -101,11 +119,54 @@ def refresh_library_page(browser: WebDriver) -> None:
 
 
 @contextmanager
-def screen_size(browser: WebDriver, width: int, height: int) -> Iterator[None]:
-    """Emulate a screen; one narrower than 500 pixels is a phone's."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+def screen_size(browser: WebDriver, width: int, height: int, zoom: int = 1) -> Iterator[None]:
+    """Emulate a screen, in pixels of the zoomed page; one narrower than 500 pixels is a phone's."""
+    is_phone = zoom == 1 and width < 500
+    metrics = {"width": width, "height": height, "deviceScaleFactor": zoom, "mobile": is_phone}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+class Keyboard:
+    """A user without a mouse, who must see the focus at every step, in the order of reading."""
+
+    def __init__(self, browser: WebDriver) -> None:
+        self.browser = browser
+
+    def tab_to(self, css: str, *, back: bool = False) -> None:
+        """Press Tab, or Shift and Tab, until an element has the focus."""
+        previous: list[float] | None = None
+        for _ in range(_STOPS):
+            keys = ActionChains(self.browser)
+            (
+                keys.key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT)
+                if back
+                else keys.send_keys(Keys.TAB)
+            ).perform()
+            place, problem = self.browser.execute_script(_FOCUS)
+            assert not problem, problem
+            if place and previous:
+                first, second = (place, previous) if back else (previous, place)
+                assert second[2] > first[0] or second[3] > first[1], f"{css}: upwards and to the left"
+            previous = place
+            if self.is_on(css):
+                return
+        raise AssertionError(f"Tab does not reach {css}")
+
+    def enter(self, *keys: str, focus: str) -> None:
+        """Press keys and then Enter, and wait until the focus is visibly on an element."""
+        press(self.browser, *keys, Keys.ENTER)
+        wait_until(self.browser, lambda _: self.is_on(focus) and not self.browser.execute_script(_FOCUS)[1])
+
+    def follow(self, css: str, shows: str, count: int = 1, *, back: bool = False) -> None:
+        """Open a link, and wait for elements of its page."""
+        self.tab_to(css, back=back)
+        press(self.browser, Keys.ENTER)
+        wait_for(self.browser, shows, count)
+
+    def is_on(self, css: str) -> bool:
+        """Whether the focused element matches a selector."""
+        return bool(self.browser.execute_script("return document.activeElement.matches(arguments[0])", css))

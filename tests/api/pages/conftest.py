@@ -8,7 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from tests.api.browser import serve
+from service.access.credentials import note_change
+from service.catalog.database import session_scope
+from service.catalog.operation_tables import ApiKey, BrowserSession, User
+from tests.api.browser import Keyboard, serve, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +28,21 @@ def no_console_errors(browser: WebDriver) -> Iterator[None]:
     browser.get_log("browser")
     yield
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def keyboard(browser: WebDriver, address: str) -> Keyboard:
+    """The keyboard, on the start page."""
+    browser.get(address)
+    wait_for(browser, "#domains button", 3)
+    return Keyboard(browser)
+
+
+@pytest.fixture
+def open_service() -> Iterator[None]:
+    """A service without keys and users before and after the test."""
+    yield
+    with session_scope(write=True) as session:
+        for table in (BrowserSession, ApiKey, User):
+            session.query(table).delete()
+    note_change()

@@ -23,7 +23,6 @@ from tests.api.browser import (
     find,
     press,
     refresh_library_page,
-    screen_size,
     serve,
     texts,
     wait_for,
@@ -61,17 +60,6 @@ def test_click_opens_the_player_and_escape_closes_it(browser: WebDriver, address
     wait_until(browser, lambda b: "h264" in find(b, "#player-facts").text)
     press(browser, Keys.ESCAPE)
     wait_until(browser, lambda b: not find(b, "#player").is_displayed())
-
-
-def test_keyboard_searches_and_plays_a_result(browser: WebDriver, address: str) -> None:
-    browser.get(address)
-    wait_for(browser, "#domains button", 3)
-    browser.execute_script("document.activeElement.blur()")
-    press(browser, "/moves", Keys.ENTER)
-    wait_for(browser, "[data-testid=result]", 5)
-    browser.execute_script("document.querySelector('.frame .play').focus()")
-    press(browser, Keys.ENTER)
-    wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, ".frame.playing"))
 
 
 def test_form_adds_a_domain_from_an_archive(
@@ -146,15 +134,6 @@ def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: P
             )
         assert find(browser, "[data-testid=state-watched]").text == "probing"
     commands.cancel_task(task.id)
-
-
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-def test_pages_fit_the_width_of_the_screen(browser: WebDriver, address: str, size: tuple[int, int]) -> None:
-    with screen_size(browser, *size):
-        for path in ("/", "/?q=a+taxi", "/admin"):
-            browser.get(address + path)
-            wait_for(browser, "#domains button, #tasks > li")
-            assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0], path
 
 
 HOSTILE = b"<img src=x onerror=document.title='hacked'>"

@@ -1,4 +1,4 @@
-"""Sign-in, keys, users, the audit log, and the controls of the pages for each role, in a real browser."""
+"""The controls of the pages for each role, in a real browser."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ import pytest
 from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.support.ui import Select
 
 from cinestrata_schemas.access import UserSpec
 from cinestrata_schemas.syncs import SyncSpec
 from cinestrata_schemas.tasks import TaskSpec
-from service.access.credentials import find_key, note_change
 from service.access.users import create_user
 from service.catalog.database import session_scope
-from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.deletion import delete_task
 from service.syncs.registered_syncs import register_sync, remove_sync
 from service.tasks.commands import create_task
 from service.tasks.lifecycle.state_machine import set_state
-from tests.api.browser import find, serve, texts, wait_for, wait_for_texts, wait_until
+from tests.api.browser import find, texts, wait_for, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -32,15 +29,10 @@ ROLES = ("search", "ingest", "admin")
 
 
 @pytest.fixture
-def users(client: TestClient) -> Iterator[None]:
+def users(client: TestClient, open_service: None) -> None:
     """A user for each role, with the role's name."""
     for role in ROLES:
         create_user(UserSpec.model_validate({"name": role, "password": PASSWORD, "scope": role}))
-    yield
-    with session_scope(write=True) as session:
-        for table in (BrowserSession, User):
-            session.query(table).delete()
-    note_change()
 
 
 def sign_in(browser: WebDriver, address: str, role: str) -> None:
@@ -158,58 +150,3 @@ def _includes(role: str, scope: str) -> bool:
 def _cookie(browser: WebDriver) -> dict[str, str]:
     (cookie,) = browser.get_cookies()
     return {"Cookie": f"{cookie['name']}={cookie['value']}"}
-
-
-@pytest.fixture
-def access_address(client: TestClient) -> Iterator[str]:
-    """URL of a service with the user ada, an administrator."""
-    create_user(UserSpec.model_validate({"name": "ada", "password": PASSWORD, "scope": "admin"}))
-    with serve(client.app) as url:
-        yield url
-    with session_scope(write=True) as session:
-        for table in (BrowserSession, ApiKey, User):
-            session.query(table).delete()
-    note_change()
-
-
-def _fill(browser: WebDriver, **values: str) -> None:
-    for name, value in values.items():
-        element = browser.find_element(By.ID, name.replace("_", "-"))
-        if element.tag_name == "select":
-            Select(element).select_by_value(value)
-        else:
-            element.send_keys(value)
-
-
-def test_administrator_manages_access(browser: WebDriver, access_address: str) -> None:
-    browser.get(f"{access_address}/access")
-    assert browser.current_url == f"{access_address}/login?next=/access"
-    _fill(browser, name="ada", password=PASSWORD + "\n")
-    wait_for(browser, "[data-testid=user-ada]")
-    assert browser.current_url == f"{access_address}/access"
-    assert texts(browser, "nav [aria-current=page]") == ["Access"]
-
-    _fill(browser, key_name="nightly", key_scope="ingest", key_days="30")
-    find(browser, "#new-key button").click()
-    (row,) = wait_for_texts(browser, "[data-testid=key-nightly]")
-    assert "ingest active" in row
-    key = find(browser, "[data-testid=created-key]").text
-    assert getattr(find_key(key), "scope", None) == "ingest"
-    find(browser, "[data-testid=key-nightly] button").click()
-    wait_until(browser, lambda b: "revoked" in texts(b, "[data-testid=key-nightly]")[0])
-
-    _fill(browser, user_name="bob", user_password=PASSWORD)
-    find(browser, "#new-user button").click()
-    wait_for(browser, "[data-testid=user-bob]")
-    find(browser, "[data-testid=user-bob] button:last-child").click()
-    browser.switch_to.alert.accept()
-    wait_until(browser, lambda b: not texts(b, "[data-testid=user-bob]"))
-
-    wait_until(browser, lambda b: "user.remove" in texts(b, "#audit td:nth-child(4)"))
-    _fill(browser, audit_action="key")
-    find(browser, "#audit-filter button").click()
-    wait_until(browser, lambda b: texts(b, "#audit td:nth-child(4)")[:2] == ["key.revoke", "key.create"])
-    find(browser, ".tools form button").click()
-    wait_for(browser, "form #name")
-    browser.get(f"{access_address}/access")
-    assert "/login" in browser.current_url
