@@ -237,9 +237,7 @@ class TaskRow {
     this.relearnButton = hiddenButton("Relearn", () =>
       this.request("relearn", `The appended videos of “${name}” will be learned.`),
     );
-    this.upgradeButton = hiddenButton("Upgrade", () =>
-      this.request("upgrade", `“${name}” will be upgraded.`),
-    );
+    this.upgradeButton = hiddenButton("Upgrade", () => this.request("upgrade", `“${name}” is upgrading.`));
     this.upgradeButton.title = `Learn the domain again on ${$("f-backbone").placeholder}, which new domains use`;
     this.relearnButton.title = "Learn the appended videos as a new domain, and move them there";
     const confirm = () => confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted));
