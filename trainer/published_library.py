@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from index.errors import ShardStoreError
-from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
+from index.files.manifest_format import Manifest, ReleaseEntry
 from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
@@ -47,23 +45,17 @@ from trainer.task_data import StoredVectors
 _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
-class _PinnedReleases(Mapping[str, ReleaseState]):
-    """The release that each shard pins, by task ID, for encoding queries; read when it is looked up, not kept."""
+class PinnedReleases(dict[str, ReleaseState]):
+    """The releases that shards pin, by task ID, for encoding queries: other ones than the published, or none of them;
+    a published one is read when it is looked up, and not kept.
+    """
 
-    def __init__(self, shards: Mapping[str, SegmentEntry], read: Callable[[str], ReleaseState]) -> None:
-        self._shards, self._read = shards, read
+    def __init__(self, replaced: Mapping[str, ReleaseState], read: Callable[[str], ReleaseState]) -> None:
+        super().__init__(replaced)
+        self.read = read
 
-    def __getitem__(self, task: str) -> ReleaseState:
-        return self._read(self._shards[task].release)
-
-    def __contains__(self, task: object) -> bool:
-        return task in self._shards
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shards)
-
-    def __len__(self) -> int:
-        return len(self._shards)
+    def __missing__(self, task: str) -> ReleaseState:
+        return self.read(task)
 
 
 @dataclass
@@ -168,12 +160,11 @@ class Library:
         shard = self.manifest.shards.get(task.task_id)
         return shard is not None and shard.fingerprint == task.fingerprint
 
-    @cached_property
-    def pinned_releases(self) -> Mapping[str, ReleaseState]:
-        """The releases that the shards pin, for encoding queries, by task ID; without profiles."""
-        return _PinnedReleases(self.manifest.shards, self._read_pinned)
-
-    def _read_pinned(self, identifier: str) -> ReleaseState:
+    def pinned_release(self, task: str) -> ReleaseState:
+        """Read the release that a task's shard pins, for encoding queries, without profiles; raise KeyError without a
+        shard.
+        """
+        identifier = self.manifest.shards[task].release
         if self._last_pinned is None or self._last_pinned[0] != identifier:
             folder = self._folder(identifier, QUERY_FILES)
             self._last_pinned = identifier, read_query_release(folder, profiles=False)
@@ -198,7 +189,7 @@ class Library:
         ):
             previous, last_read = None, {}
         unchanged = [task for task, release in read.items() if last_read.get(task) == release]
-        pinned = ChainMap(dict(replaced), cast(dict[str, ReleaseState], self.pinned_releases))
+        pinned = PinnedReleases(replaced, self.pinned_release)
         encoder = open_query_encoder(backbone, state, pinned, previous, unchanged)
         if encoder.shares_text_encoding and len(replaced) < 2:  # others keep much memory per task
             self._cache.encoder = encoder, read

@@ -16,10 +16,9 @@ appended caption's evidence for its own task is therefore computed with its toke
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
 from trainer.evaluation.part_comparison import find_candidates, retype
 from trainer.methods import Method
-from trainer.published_library import Library
+from trainer.published_library import Library, PinnedReleases
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.task_pipeline import readable_shards
 
@@ -84,11 +83,10 @@ def calibrate_release(
 
     The task is the new one as it was learned, the last of the release; some of its videos may be deleted since.
     """
-    pinned = library.pinned_releases
     previous = library.continued_release(state.tasks[:-1])
     earlier = library.release(previous).calibration if previous else ()
     deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
-    new = cross_fit(method, task, encoder, pinned, deleted=deleted, report_alive=report_alive)
+    new = cross_fit(method, task, encoder, library.pinned_release, deleted=deleted, report_alive=report_alive)
     calibration = draw_sample([*earlier, *new], MAX_CAPTIONS)
     confidence = fit_library_confidence(
         encoder,
@@ -99,7 +97,7 @@ def calibrate_release(
         report_alive=report_alive,
     )
     state = replace(state, confidence=confidence, calibration=calibration)
-    return add_fold(state, method, task, encoder, pinned, deleted=deleted)
+    return add_fold(state, method, task, encoder, library.pinned_release, deleted=deleted)
 
 
 def fit_library_confidence(
@@ -156,7 +154,7 @@ def cross_fit(
     method: Method,
     task: TaskData,
     encoder: QueryEncoder,
-    pinned: Mapping[str, ReleaseState],
+    read_pinned: Callable[[str], ReleaseState],
     *,
     deleted: Set[int] = frozenset(),
     report_alive: Callable[[], object] = lambda: None,
@@ -175,7 +173,7 @@ def cross_fit(
         captions = draw_sample(all_captions, MAX_TASK_CAPTIONS - len(results))
         if captions:
             unlearned = [clip.vector_id for clip in searched]
-            results += _search_fold(part, task.task_id, captions, gallery, unlearned, encoder, pinned)
+            results += _search_fold(part, task.task_id, captions, gallery, unlearned, encoder, read_pinned)
         report_alive()
         if len(results) >= MAX_TASK_CAPTIONS:
             break
@@ -215,10 +213,10 @@ def _search_fold(
     gallery: Sequence[Clip],
     left_out: Sequence[int],
     encoder: QueryEncoder,
-    pinned: Mapping[str, ReleaseState],
+    read_pinned: Callable[[str], ReleaseState],
 ) -> Iterator[CalibrationCaption]:
     """Search the task for captions whose videos were not learned; ``left_out`` are all such videos with captions."""
-    state, queries = _open_part(part, task, encoder, pinned)
+    state, queries = _open_part(part, task, encoder, read_pinned)
     ids, vectors = vector_ids(gallery), part.embed_videos(gallery)
     columns = {int(video): column for column, video in enumerate(ids)}
     texts = [text for _, text in captions]
@@ -256,7 +254,7 @@ def add_fold(
     method: Method,
     task: TaskData,
     encoder: QueryEncoder,
-    pinned: Mapping[str, ReleaseState],
+    read_pinned: Callable[[str], ReleaseState],
     *,
     deleted: Set[int] = frozenset(),
 ) -> ReleaseState:
@@ -274,7 +272,7 @@ def add_fold(
     part = method.before_last_epoch or method.relearn(rows, task.without_fold().training_captions)
     if part is None:
         raise AssertionError(f"{method.name} learns a fold, but not a part of a task")
-    solution, queries = _open_part(part, task.task_id, encoder, pinned)
+    solution, queries = _open_part(part, task.task_id, encoder, read_pinned)
     texts = [clip.captions[0] for clip in fold]
     others = draw_sample([clip for clip in remaining if clip.split != "fold"], MAX_FOLD_VECTORS - len(fold))
     videos = sorted([*fold, *others], key=lambda clip: clip.vector_id)
@@ -294,14 +292,14 @@ def add_fold(
 
 
 def _open_part(
-    part: Method, task: str, encoder: QueryEncoder, pinned: Mapping[str, ReleaseState]
+    part: Method, task: str, encoder: QueryEncoder, read_pinned: Callable[[str], ReleaseState]
 ) -> tuple[ReleaseState, QueryEncoder]:
     """Release a method that has learned a part of a task, and open its query encoder."""
     state = part.release()
     recent = replace(state, tasks=state.tasks[-_PART_TASKS:])  # only the last one is searched
-    every = ChainMap({task: state}, cast(dict[str, ReleaseState], pinned))
     others = [other.task_id for other in recent.tasks if other.task_id != task]
-    return state, open_query_encoder(part.backbone, recent, every, encoder, unchanged_tasks=others)
+    pinned = PinnedReleases({task: state}, read_pinned)
+    return state, open_query_encoder(part.backbone, recent, pinned, encoder, unchanged_tasks=others)
 
 
 def calibrate_appended(

@@ -44,7 +44,7 @@ from trainer.evaluation.gallery import (
 from trainer.evaluation.recall_row import RecallRow, evaluate_row, select_measured_tasks
 from trainer.methods import Method, can_continue, start_method
 from trainer.published_library import Library
-from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
+from trainer.task_data import Clip, StoredVectors, TaskData, draw_sample, vector_ids
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
 from trainer.training_replicas import training_group
@@ -133,20 +133,24 @@ def train_task(
     method: Method,
     library: Library,
     task: TaskData,
-    training: Mapping[str, Ids],
+    read_training: Callable[[Library], Mapping[str, Ids]],
     *,
     checkpoints: Path,
     fencing_token: int,
     report: Callable[[TrainingProgress], None],
     processes: int = 1,
 ) -> bool:
-    """Train a method on a task, given each earlier task's training videos by task ID; returns whether any weights were
-    trained.
+    """Train a method on a task; returns whether any weights were trained. If it takes gradient steps, these use stored
+    vectors of each earlier task's training videos, which are read by task ID.
 
     The fencing token is that of the claim, see :class:`~trainer.training_checkpoint.CheckpointStore`. Errors are those
     of :func:`trainer.training_loop.fit` and :func:`trainer.training_replicas.training_group`.
     """
-    learned = {served.task_id for served in method.learned_tasks if library.serves(served)}
+    memory = StoredVectors()
+    if not method.is_closed_form:
+        learned = {served.task_id for served in method.learned_tasks if library.serves(served)}
+        training = read_training(library)
+        memory = library.stored_vectors({key: ids for key, ids in training.items() if key in learned})
     previous = library.continued_release(method.learned_tasks)
     run = run_identity(
         task.task_id,
@@ -161,7 +165,7 @@ def train_task(
         learn_task(
             method,
             task,
-            library.stored_vectors({task_id: ids for task_id, ids in training.items() if task_id in learned}),
+            memory,
             report=report,
             checkpoints=CheckpointStore(checkpoints, run, fencing_token),
             group=group,
@@ -315,7 +319,7 @@ def evaluate_release(
         vectors = fold.query_vectors(np.array([query.vector_id for query in held.queries], np.int64))
         shard = FoldShard(gallery.shard, fold)
         galleries[column] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
-        pinned = replaced.get(task) or library.pinned_releases[task]
+        pinned = replaced.get(task) or library.pinned_release(task)
         replaced[task] = replace(pinned, tensors={**pinned.tensors, **fold.routing})
         if task not in library.uncounted:
             profiles[row] = fold.tokens, fold.values

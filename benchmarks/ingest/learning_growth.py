@@ -4,10 +4,10 @@
 
 The product's job learns two domains of twelve tiny clips with ``small`` and ``analytic``. The second is copied until
 the library has the given number of domains, then four more are learned: the first figures include what a process reads
-once, the others are medians of three. Probing is not measured. The copies are synthetic: they have IDs, captions,
-routing profiles and folds of their own, so that routing can tell them apart, but share weights (hard links) and
-vectors. The calibration captions of the newest release are drawn from all copies. Manifest and catalog are written at
-once, without events and rows of the recall matrix. Bytes read include those in the page cache, but not mapped files.
+once, the others are medians of three. Child processes decode videos and are not measured. The copies are synthetic:
+they have IDs, captions, routing profiles and folds of their own, so that routing can tell them apart, but share weights
+(hard links) and vectors. Calibration captions are drawn from all copies. Manifest and catalog are written at once,
+without events and rows of the recall matrix. Bytes read include those in the page cache, but not mapped files.
 """
 
 from __future__ import annotations
@@ -64,16 +64,10 @@ def _captions(number: int) -> list[str]:
 
 def learn(number: int, clips: Sequence[Path]) -> dict[str, float]:
     """Probe and learn a domain in this process; returns seconds and bytes by stage, and the peak memory."""
-    captioned = zip(clips, _captions(number), strict=True)
-    videos = [{"uri": str(clip), "captions": [text]} for clip, text in captioned]
+    texts = zip(clips, _captions(number), strict=True)
+    videos = [{"uri": str(clip), "captions": [text]} for clip, text in texts]
     spec = TaskSpec.model_validate({"name": f"domain {number}", "videos": videos})
     task = commands.create_task(spec).task.id
-    probing_claim = lifecycle.claim_probing(task, "benchmark")
-    assert probing_claim is not None
-    with probing_claim:
-        probing.probe(probing_claim)
-    claim = lifecycle.claim_training(task, "benchmark")
-    assert claim is not None
     marks: list[tuple[str, float, float, int]] = []
 
     def mark(stage: str, call: Callable[..., Any] = lambda *_: None) -> Any:
@@ -81,19 +75,24 @@ def learn(number: int, clips: Sequence[Path]) -> dict[str, float]:
         marks.append((stage, time.process_time(), time.monotonic(), read))
         return call(stage)
 
-    advance, publish = claim.advance, claim.publishing
-    publishing = partial(mark, "publishing", lambda _: publish())
-    mark("loading")
-    with claim, patch.multiple(claim, advance=partial(mark, call=advance), publishing=publishing):
-        process_claim(claim)
-        mark("end")
+    jobs = (
+        ("probing", lifecycle.claim_probing, probing.probe),
+        ("loading", lifecycle.claim_training, process_claim),
+    )
+    for first, take, job in jobs:
+        claim = take(task, "benchmark")
+        assert claim is not None
+        publishing = partial(mark, "publishing", lambda _, publish=claim.publishing: publish())
+        with claim, patch.multiple(claim, advance=partial(mark, call=claim.advance), publishing=publishing):
+            mark(first)
+            job(claim)
+    mark("end")
     stages, *clocks = zip(*marks, strict=True)
-    figures = {"peak_bytes": float(process_memory(os.getpid()).peak)}
-    for kind, clock in zip(("cpu_seconds", "wall_seconds", "bytes_read"), clocks, strict=True):
-        figures |= {
-            f"{kind}_{stage}": float(value) for stage, value in zip(stages, np.diff(clock), strict=False)
-        }
-    return figures
+    spent = zip(("cpu_seconds", "wall_seconds", "bytes_read"), map(np.diff, clocks), strict=True)
+    figures = {
+        f"{kind}_{stage}": float(n) for kind, each in spent for stage, n in zip(stages, each, strict=False)
+    }
+    return figures | {"peak_bytes": process_memory(os.getpid()).peak}
 
 
 def copy_domains(count: int) -> None:

@@ -47,9 +47,10 @@ class QueryEncoderInputs:
 
         After the task's upgrade, a release of another lineage searches it, and this one takes its place.
         """
-        if task not in self.pinned:
-            raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
-        pinned = self.pinned[task]
+        try:
+            pinned = self.pinned[task]
+        except KeyError:
+            raise ReleaseError(f"the release that made the shard of task {task!r} is missing") from None
         if pinned is not self.release:
             learned = next((entry for entry in pinned.tasks if entry.task_id == task), None)
             if learned is not None and learned.fingerprint != self._fingerprints[task]:

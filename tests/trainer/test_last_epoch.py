@@ -89,9 +89,9 @@ def test_fold_is_searched_and_measured_by_the_state_before_the_last_epoch(
     assert method is not None
     assert method.before_last_epoch is not None
     assert learner.release is not None
-    searched = cross_fit(method, task, encoder, learner.pinned)
+    searched = cross_fit(method, task, encoder, learner.pinned.__getitem__)
     assert [caption.video for caption in searched] == [1, 1, 4]
-    fold = add_fold(learner.release, method, task, encoder, learner.pinned).fold
+    fold = add_fold(learner.release, method, task, encoder, learner.pinned.__getitem__).fold
     assert fold is not None
     assert fold.videos.tolist() == [1, 4]
     vectors = method.before_last_epoch.encode_videos(load_frames(task.clips)).numpy()
@@ -138,4 +138,7 @@ def test_fold_that_no_method_learned_is_measured_by_the_release(backbone: Backbo
     assert learner.method is not None
     assert learner.release is not None
     encoder = learner.query_encoder()
-    assert add_fold(learner.release, learner.method, task, encoder, learner.pinned) is learner.release
+    assert (
+        add_fold(learner.release, learner.method, task, encoder, learner.pinned.__getitem__)
+        is learner.release
+    )

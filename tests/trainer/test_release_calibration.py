@@ -63,7 +63,7 @@ def test_results_equal_those_of_learning_without_the_video(backbone: Backbone, t
     first, learner = _learner(backbone, tasks[:1]), _learner(backbone, tasks)
     method: Any = learner.method
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    captions = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned)
+    captions = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned.__getitem__)
     assert all(np.array_equal(before[name], tensor) for name, tensor in method.state_dict().items())
     train = tasks[1].train
     assert sorted((c.video, c.text) for c in captions) == sorted(
@@ -98,7 +98,9 @@ def test_deleted_videos_are_not_read(backbone: Backbone, tasks: list[TaskData]) 
     gone = tasks[1].clips[2]
     gone.frames_path.unlink()
     method: Any = learner.method
-    captions = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned, deleted={gone.vector_id})
+    captions = cross_fit(
+        method, tasks[1], learner.query_encoder(), learner.pinned.__getitem__, deleted={gone.vector_id}
+    )
     assert {caption.video for caption in captions} == {0, 1, 3}
     assert {video for caption in captions for video in caption.ids} == {0, 1, 3}
 
@@ -107,19 +109,19 @@ def test_one_video_or_gradient_steps_have_no_results(backbone: Backbone, tmp_pat
     alone = write_task(tmp_path, "alone", [["a single video"]])
     learner = _learner(backbone, [alone])
     assert learner.method is not None
-    assert cross_fit(learner.method, alone, learner.query_encoder(), learner.pinned) == ()
+    assert cross_fit(learner.method, alone, learner.query_encoder(), learner.pinned.__getitem__) == ()
     task = write_task(tmp_path, "day", DAY)
     trained = SequentialLearner("zero_shot", random_backbone(), {})
     trained.learn([task])
     assert trained.method is not None
-    assert cross_fit(trained.method, task, trained.query_encoder(), trained.pinned) == ()
+    assert cross_fit(trained.method, task, trained.query_encoder(), trained.pinned.__getitem__) == ()
 
 
 def test_number_of_captions_is_limited(backbone: Backbone, tmp_path: Path) -> None:
     many = write_task(tmp_path, "many", [[f"number {n} of {m}" for m in range(9)] for n in range(10)])
     learner = _learner(backbone, [many])
     assert learner.method is not None
-    captions = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned)
+    captions = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned.__getitem__)
     assert len(captions) == MAX_TASK_CAPTIONS
     assert draw_sample(captions, 10) == draw_sample(captions, 10)
     assert set(draw_sample(captions, 10)) < set(captions)
@@ -141,7 +143,7 @@ def test_large_task_is_observed_and_searched_in_part(
     learner = SequentialLearner("analytic", backbone, {**SETTINGS, "max_videos": 2})
     learner.learn(tasks)
     searched.clear()
-    captions = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)
+    captions = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned.__getitem__)
     observed = tasks[1].observed(2)
     assert {caption.video for caption in captions} == {clip.vector_id for clip in observed}
     assert searched == [3, 3]  # the two observed videos and one other, for each of two folds

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from index.arrays import Floats, Ids, Vectors, is_moment
 from models.releases.release_state import MeasuredFold
@@ -116,7 +117,7 @@ class RankCount:
         self.better = np.zeros(len(truth), np.int64)  # number of better videos so far
         self.equal = np.zeros(len(truth), np.int64)  # those with an equal score, including the true video
 
-    def add(self, scores: Floats, queries: slice = slice(None)) -> None:
+    def add(self, scores: Floats, queries: slice | npt.NDArray[np.bool_] = slice(None)) -> None:
         """Count n more videos, with their scores ``[q, n]`` for q queries; raise EvaluationError if one is not finite.
 
         Across all parts, the true video must be added exactly once.

@@ -157,69 +157,39 @@ def rank_queries(
     """Rank the video of each task's queries ``[Q]``, by gallery; every video that can affect a rank is scored. ``raw``
     adds ``global_raw``, for which every query is encoded for every shard.
     """
-    total = max(1, sum(len(task.columns) for task in tasks))
+    counts = [len(task.columns) for task in tasks]
+    owners, total = np.repeat(np.arange(len(tasks)), counts), sum(counts)
+    numbers = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)])
     largest = max((len(task.is_held_out) for task in tasks), default=1)
     size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
-    done = 0
-    results: list[list[Ranks]] = [[] for _ in tasks]
-    for parts in _divide(tasks, size):
-        queries = np.concatenate([_encode_queries(encoder, tasks[t])[rows] for t, rows in parts])
-        done += len(queries)
-        for (t, _), ranks in zip(
-            parts, _rank_parts(encoder, tasks, parts, queries, prior, raw=raw), strict=True
-        ):
-            results[t].append(ranks)
-        report(done / total)
+    parts: list[Ranks] = []
+    for start in range(0, total, size):
+        rows = slice(start, start + size)
+        parts.append(_rank_part(encoder, tasks, owners[rows], numbers[rows], prior, raw=raw))
+        report(min(1.0, (start + size) / total))
+    ranks = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
     return [
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-        for parts in results
+        {name: each[owners == t] for name, each in ranks.items() if count} for t, count in enumerate(counts)
     ]
 
 
-_Part = tuple[int, slice]  # index of a task, and some of its queries
-
-
-def _divide(tasks: Sequence[EvaluationTask], size: int) -> Iterator[list[_Part]]:
-    """Divide the queries of all tasks into groups of at most ``size``, so that each shard is read once per group."""
-    group: list[_Part] = []
-    room = size
-    for t, task in enumerate(tasks):
-        start = 0
-        while start < len(task.columns):
-            stop = min(start + room, len(task.columns))
-            group.append((t, slice(start, stop)))
-            room -= stop - start
-            start = stop
-            if not room:
-                yield group
-                group, room = [], size
-    if group:
-        yield group
-
-
-def _rank_parts(
+def _rank_part(
     encoder: QueryEncoder,
     tasks: Sequence[EvaluationTask],
-    parts: Sequence[_Part],
-    queries: Vectors,
+    owners: Ids,
+    numbers: Ids,
     prior: float,
     *,
     raw: bool,
-) -> list[Ranks]:
-    """Rank some queries, whose vectors for their own tasks are ``queries [Q, dim]``; returns the ranks of each part."""
-    ends = np.cumsum([rows.stop - rows.start for _, rows in parts]).tolist()
-    places = {t: slice(start, end) for (t, _), start, end in zip(parts, [0, *ends], ends, strict=False)}
-    evidence = np.concatenate([tasks[t].evidence[rows] for t, rows in parts])
-    truth = np.concatenate(
-        [
-            np.einsum(
-                "qd,qd->q", queries[places[t]], tasks[t].vectors[tasks[t].columns[rows]], dtype=np.float64
-            )
-            for t, rows in parts
-        ]
-    )
-    owners = np.repeat([t for t, _ in parts], np.diff([0, *ends]))
-    with_bonus = truth + prior * evidence[np.arange(len(truth)), owners]
+) -> Ranks:
+    """Rank Q queries in one pass over all shards; a query is given by the index of its task, and its number there."""
+    chosen = [(tasks[t], numbers[owners == t]) for t in np.unique(owners)]
+    queries = np.concatenate([_encode_queries(encoder, task)[rows] for task, rows in chosen])
+    texts = [task.texts[row] for task, rows in chosen for row in rows.tolist()]
+    videos = np.concatenate([task.vectors[task.columns[rows]] for task, rows in chosen])
+    bonuses = prior * np.concatenate([task.evidence[rows] for task, rows in chosen])
+    truth = np.einsum("qd,qd->q", queries, videos, dtype=np.float64)
+    with_bonus = truth + bonuses[np.arange(len(owners)), owners]
     counts: dict[GalleryName, RankCount] = {
         "local": RankCount(truth),
         "global": RankCount(with_bonus),
@@ -228,23 +198,19 @@ def _rank_parts(
     }
     if raw:
         counts["global_raw"] = RankCount(truth)
-    texts = [query.text for t, rows in parts for query in tasks[t].gallery.queries[rows]]
     needed = None if raw else counts["global"].truth - TIE_TOLERANCE
-    for index, vectors in _query_vectors(encoder, tasks, texts, owners, queries, prior * evidence, needed):
+    for index, vectors in _query_vectors(encoder, tasks, texts, owners, queries, bonuses, needed):
         other = tasks[index]
         scores = vectors @ other.vectors.T
         held_out = scores[:, other.is_held_out]
-        bonus = prior * evidence[:, index : index + 1]
-        counts["global"].add(held_out + bonus)
-        counts["global_all"].add(scores + bonus)
-        if index in places:
-            rows = places[index]
-            counts["local"].add(held_out[rows], rows)
-            counts["local_all"].add(scores[rows], rows)
+        counts["global"].add(held_out + bonuses[:, index : index + 1])
+        counts["global_all"].add(scores + bonuses[:, index : index + 1])
+        if (is_own := owners == index).any():
+            counts["local"].add(held_out[is_own], is_own)
+            counts["local_all"].add(scores[is_own], is_own)
         if raw:
             counts["global_raw"].add(held_out)
-    ranks = {name: count.ranks() for name, count in counts.items()}
-    return [{name: each[places[t]] for name, each in ranks.items()} for t, _ in parts]
+    return {name: count.ranks() for name, count in counts.items()}
 
 
 def _encode_queries(encoder: QueryEncoder, task: EvaluationTask) -> Vectors:

@@ -139,7 +139,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         method,
         library,
         task,
-        training_video_ids(library),
+        training_video_ids,
         checkpoints=settings().checkpoints_dir / claim.task.id,
         fencing_token=claim.token,
         report=report_training,

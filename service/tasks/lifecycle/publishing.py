@@ -307,9 +307,8 @@ class Publication(_OpenPublication):
         session = self._session
         session.flush()
         # Locked until commit: if a task later loses all videos, its column goes together with these cells.
-        learned = session.scalars(
-            select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
-        ).all()
+        measured = Task.learned_order.is_not(None) & Task.id.in_({task_id for task_id, _ in recalls})
+        learned = session.scalars(select(Task).where(measured).with_for_update(read=True)).all()
         orders = {task.id: task.learned_order for task in learned if task.counts.get("accepted") != 0}
         baseline = (Recall.release_order == 0) & (Recall.task_order == order)
         session.execute(delete(Recall).where((Recall.release_order == order) | baseline))
