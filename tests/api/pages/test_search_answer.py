@@ -24,6 +24,7 @@ from service.core.list_parameters import FeedbackFilters
 from service.library.video_changes import list_feedback
 from tests.api.browser import find, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST
+from tests.catalog_rows import count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -38,9 +39,11 @@ State = Callable[[Callable[[Answer], None]], list[SearchQuery]]
 def tagged(library: list[str]) -> None:
     """Metadata of every video: a place, a number and tags."""
     with session_scope(write=True) as session:
-        for number, video in enumerate(session.query(Video).order_by(Video.vector_id)):
+        videos = session.query(Video).order_by(Video.vector_id).all()
+        for number, video in enumerate(videos):
             tags = ["red", "slow"] if number % 2 else ["red"]
             video.extra = {"place": ("kitchen", "street")[number % 2], "take": number % 3, "tags": tags}
+        count_changes(session, videos)
 
 
 @pytest.fixture

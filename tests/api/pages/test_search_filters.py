@@ -21,6 +21,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.browser import find, press, texts, wait_for, wait_for_texts, wait_until
 from tests.api.learned_library import SECOND
+from tests.catalog_rows import count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -34,6 +35,7 @@ def facts(library: list[str]) -> dict[str, dict[str, Any]]:
         videos = session.query(Video).order_by(Video.vector_id).all()
         for number, video in enumerate(videos):
             video.extra = {"place": ("kitchen", "street")[number % 2], "take": number % 3}
+        count_changes(session, videos)
         return {video.id: video.extra for video in videos}
 
 
