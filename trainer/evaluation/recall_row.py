@@ -47,6 +47,7 @@ GalleryName = Literal["local", "global", "local_all", "global_all", "global_raw"
 Ranks = Mapping[GalleryName, Floats]  # rank of each query's video, from 1, by gallery
 
 MAX_QUERY_VECTORS = 2048  # encoded at a time, so that memory is bounded for any number of queries and tasks
+_SHARED_FACTOR = 8  # more vectors at a time where tasks share the encoding of a text
 _MAX_SCORES = 2**24  # computed at a time
 MAX_MEASURED_TASKS = 64
 _TEXTS = 256  # texts per chunk of piece presence, which is as wide as the vocabulary
@@ -245,7 +246,7 @@ def _query_vectors(
         yield from ((index, queries) for index in range(len(tasks)))
         return
     # An encoding that tasks share makes other shards cheap; otherwise, only the queries that need one are encoded.
-    step = max(1, MAX_QUERY_VECTORS // len(texts)) if encoder.shares_text_encoding else 1
+    step = max(1, _SHARED_FACTOR * MAX_QUERY_VECTORS // len(texts)) if encoder.shares_text_encoding else 1
     for start in range(0, len(tasks), step):
         chosen = np.arange(start, min(start + step, len(tasks)))
         reached = owners[:, None] != chosen
