@@ -46,9 +46,7 @@ _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
 class PinnedReleases(dict[str, ReleaseState]):
-    """The releases that shards pin, by task ID, for encoding queries: other ones than the published, or none of them;
-    a published one is read when it is looked up, and not kept.
-    """
+    """The releases that shards pin, by task ID; one that is not ``replaced`` is read when it is looked up."""
 
     def __init__(self, replaced: Mapping[str, ReleaseState], read: Callable[[str], ReleaseState]) -> None:
         super().__init__(replaced)
@@ -63,9 +61,7 @@ class LibraryCache:
     """What a process has read of a store, whose published files never change."""
 
     snapshot: IndexSnapshot | None = None
-    contributions: dict[str, TaskLineage] = field(
-        default_factory=dict
-    )  # tasks that a release adds, by its ID
+    contributions: dict[str, TaskLineage] = field(default_factory=dict)  # what a release adds, by ID
     # The last encoder, and the releases that it has read, by task ID.
     encoder: tuple[QueryEncoder, dict[str, str]] | None = None
 
@@ -176,18 +172,15 @@ class Library:
         """Open a release's query encoder, with other releases than the published ones for some tasks; it shares what
         the last encoder of its lineage has read. Errors as in :meth:`release`.
         """
-        read = {
-            task.task_id: self.manifest.shards[task.task_id].release
-            for task in state.tasks
-            if task.task_id not in replaced and self.serves(task)
-        }
-        tasks = [task.task_id for task in state.tasks]
+        published = [
+            task.task_id for task in state.tasks if self.serves(task) and task.task_id not in replaced
+        ]
+        read = {task: self.manifest.shards[task].release for task in published}
         previous, last_read = self._cache.encoder or (None, {})
-        if previous is not None and (
-            previous.backbone.fingerprint != backbone.fingerprint
-            or previous.tasks != tasks[: len(previous.tasks)]
-        ):
-            previous, last_read = None, {}
+        if previous is not None:
+            earlier = [task.task_id for task in state.tasks[: len(previous.tasks)]]
+            if (previous.backbone.fingerprint, previous.tasks) != (backbone.fingerprint, earlier):
+                previous, last_read = None, {}
         unchanged = [task for task, release in read.items() if last_read.get(task) == release]
         pinned = PinnedReleases(replaced, self.pinned_release)
         encoder = open_query_encoder(backbone, state, pinned, previous, unchanged)
@@ -197,7 +190,7 @@ class Library:
 
     def record_release(self, task: str, release: str) -> None:
         """Record which release the last encoder has read for its newest task, once it is written."""
-        if self._cache.encoder is not None:
+        if self._cache.encoder is not None and self._cache.encoder[0].tasks[-1] == task:
             self._cache.encoder[1][task] = release
 
     def fold(self, task: str) -> MeasuredFold | None:

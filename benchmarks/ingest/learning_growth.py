@@ -54,6 +54,12 @@ _TEMPLATES, _LEARNED = 2, 4  # domains learned before the copies, and measured a
 _NAMES = ImageNetInfo("imagenet-12k")
 
 
+_JOBS = {
+    "probing": (lifecycle.claim_probing, probing.probe),
+    "loading": (lifecycle.claim_training, process_claim),
+}
+
+
 def _captions(number: int) -> list[str]:
     """Draw a domain's captions, one per video."""
     rng = np.random.default_rng(number)
@@ -75,11 +81,7 @@ def learn(number: int, clips: Sequence[Path]) -> dict[str, float]:
         marks.append((stage, time.process_time(), time.monotonic(), read))
         return call(stage)
 
-    jobs = (
-        ("probing", lifecycle.claim_probing, probing.probe),
-        ("loading", lifecycle.claim_training, process_claim),
-    )
-    for first, take, job in jobs:
+    for first, (take, job) in _JOBS.items():
         claim = take(task, "benchmark")
         assert claim is not None
         publishing = partial(mark, "publishing", lambda _, publish=claim.publishing: publish())
@@ -150,10 +152,12 @@ def copy_domains(count: int) -> None:
     write_words()
 
 
-def measure(count: int, clips: Sequence[Path]) -> dict[str, Any]:
+def measure(count: int, folder: Path) -> dict[str, Any]:
     """Build a library of ``count`` domains, and learn more; returns figures as JSON values."""
+    os.environ |= {"CINESTRATA_DATA_DIR": str(folder), "CINESTRATA_BACKBONE": "small"}
     configure_logging("console", "ERROR")
     upgrade(settings())
+    clips = write_tiny_clips(settings().media_root, _VIDEOS * (_TEMPLATES + _LEARNED))
     parts = [clips[start : start + _VIDEOS] for start in range(0, len(clips), _VIDEOS)]
     for number, part in enumerate(parts[:_TEMPLATES]):
         learn(number, part)
@@ -173,12 +177,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for count in map(int, options.domains.split(",")):
-        with tempfile.TemporaryDirectory(prefix="cinestrata-growth-", dir=options.out) as folder:
-            clips = write_tiny_clips(Path(folder) / "clips", _VIDEOS * (_TEMPLATES + _LEARNED))
-            data = {"DATA_DIR": f"{folder}/data", "MEDIA_ROOT": f"{folder}/clips", "BACKBONE": "small"}
-            os.environ |= {f"CINESTRATA_{name}": value for name, value in data.items()}
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a process of its own
-                rows.append(pool.submit(measure, count, clips).result())
+        process = ProcessPoolExecutor(1, get_context("spawn"))
+        with tempfile.TemporaryDirectory(prefix="cinestrata-growth-", dir=options.out) as folder, process:
+            rows.append(process.submit(measure, count, Path(folder).resolve()).result())
     write_json(options.out / "learning.json", rows)
 
 

@@ -59,7 +59,7 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
     :func:`~models.routing.routing_profiles.token_profile` ``[T, V]``.
     """
     scores = presence @ profiles.T
-    fill_uncaptioned(scores, captioned_tasks(profiles))
+    fill_uncaptioned(scores, np.asarray(profiles.any(axis=1)))
     return log_probabilities(scores)
 
 
@@ -122,11 +122,6 @@ class Router:
         entries = np.concatenate(spans or [tokens[:0]])
         sums = np.bincount(self._tasks[entries], self._values[entries], len(self._has_captions))
         return sums, np.bincount(self._tasks[entries], minlength=len(self._has_captions))
-
-
-def captioned_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
-    """Check which tasks of dense profiles ``[T, V]`` have captions, ``[T]``."""
-    return np.asarray(profiles.any(axis=1), np.bool_).reshape(-1)
 
 
 def fill_uncaptioned(scores: npt.NDArray[np.floating], has_captions: npt.NDArray[np.bool_]) -> None:

@@ -175,10 +175,7 @@ class RoutingProfiles:
 
     def to_dense(self, tasks: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
         """Expand all tasks, or those at some indices, to a dense matrix ``[T, V]``."""
-        chosen = range(len(self)) if tasks is None else tasks
-        starts = self.ends - np.diff(self.ends, prepend=0)
-        rows = np.zeros((len(chosen), self.vocabulary), np.float32)
-        for row, task in zip(rows, chosen, strict=True):
-            entries = slice(starts[task], self.ends[task])
-            row[self.tokens[entries]] = self.values[entries]
-        return rows
+        chosen = self if tasks is None else self.select(tasks)
+        dense = np.zeros((len(chosen), self.vocabulary), np.float32)
+        dense[chosen.rows, chosen.tokens] = chosen.values
+        return dense
