@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cinestrata_schemas.syncs import StoredFile, SyncedFile
-from cinestrata_schemas.videos import VideoSummary
+from cinestrata_schemas.videos import VideoDetails, VideoSummary
+from service.catalog.video_texts import GIVEN_SOURCES
 from service.core.request_limits import MAX_CAPTIONS
 from service.syncs import sync_plan
 from service.tasks.ingestion_checks import normalize_caption
@@ -100,8 +101,12 @@ class _Planner:
             self._elsewhere = library.find_elsewhere(
                 self._source.source, [self._rows[path] for path in changed]
             )
+        is_new = not self._domain.published
         for content in unknown:
-            self._send(content, self._contents[content], moved.get(content))
+            original = moved.get(content)
+            self._send(content, self._contents[content], None if is_new else original)
+            if is_new and original and library is not None:
+                self._copy_texts(library.get_video(original))
         self._find_vanished()
         return self._plan
 
@@ -243,7 +248,18 @@ class _Planner:
                 del self._plan.rows[path]
 
     def _update_texts(self, video: VideoSummary, paths: list[str], rows: Sequence[StoredFile]) -> None:
-        """Merge captions that the source has changed into those of a video, and find a new transcript."""
+        """Merge captions that the source has changed into those of a video, and find a new transcript.
+
+        Texts that a file has lost stay, also as what the source said last: they may come back, changed.
+        """
+        for path in paths:
+            row, planned = self._rows.get(path), self._plan.rows[path]
+            if row is not None and row.video_id == video.id:
+                texts = {
+                    "captions": planned.captions or row.captions,
+                    "transcript": planned.transcript or row.transcript,
+                }
+                self._plan.rows[path] = planned.model_copy(update=texts)
         theirs = _merged(self._plan.rows[path].captions for path in paths)
         here = [self._rows[path] for path in paths if path in self._rows]
         rows = [*rows, *(row for row in here if row.video_id is None)]
@@ -303,6 +319,17 @@ class _Planner:
             self._plan.rows[path].video_id = replaces or sent_id
             if replaced and self._files[path].content is None:
                 self._plan.late_rows[path] = self._plan.rows.pop(path)
+
+    def _copy_texts(self, original: VideoDetails) -> None:
+        """Give the video that was planned last the texts of its original: a new domain cannot take that over."""
+        video = self._plan.new[-1]
+        given = [cue for cue in original.transcript if cue.source in GIVEN_SOURCES]
+        texts = {
+            "captions": _merged([video.captions, original.captions])[:MAX_CAPTIONS],
+            "metadata": {**original.metadata, **(video.metadata or {})},
+            "transcript": video.transcript or [cue.model_copy(update={"id": None}) for cue in given],
+        }
+        self._plan.new[-1] = video.model_copy(update=texts)
 
     def _is_elsewhere(self, video: VideoSummary, content: str) -> bool:
         """Whether a file still has a video's content, or another file is already its new version."""

@@ -154,7 +154,7 @@ def _build_response(
     if request.query.facets:
         counted = matching
         if counted is None or not len(counted):
-            counted = np.array([hit.id for hit in search.ranked], np.int64)
+            counted = np.array([hit.id for hit in search.ranked[: search.end]], np.int64)
         facets = count_facets(search.cache, snapshot, counted)
     return SearchResponse(
         query=request.query.q,

@@ -292,7 +292,10 @@ def test_captions_that_people_wrote_stay_when_the_source_changes(folder: Path) -
     domain = followed(folder, captions=["a cat", "an animal"])
     video = ids(domain)[0]
     assert plan_sync(list_source_files(folder, captions=["a  cat", "an animal"]), domain).recaptioned == {}
-    assert plan_sync(list_source_files(folder), domain).recaptioned == {}
+    without = plan_sync(list_source_files(folder), domain)
+    assert (without.recaptioned, without.rows) == ({}, {}), (
+        "captions that come back, changed, replace the former"
+    )
     edited = [domain.videos[0].model_copy(update={"captions": ["a cat", "a lynx"]}), domain.videos[1]]
     domain = replace(domain, videos=edited)
     assert plan_sync(list_source_files(folder, captions=["a cat", "an animal"]), domain).recaptioned == {}
@@ -306,6 +309,7 @@ def test_new_subtitles_replace_those_of_the_source(folder: Path) -> None:
 
     domain = followed(folder, transcript=cue("one"))
     assert plan_sync(list_source_files(folder, transcript=cue("one")), domain).transcripts == {}
+    assert plan_sync(list_source_files(folder), domain).rows == {}
     plan = plan_sync(list_source_files(folder, transcript=cue("two")), domain)
     cues, before = plan.transcripts[ids(domain)[0]]
     assert (cues, before) == (cue("two"), domain.files[0].transcript)
@@ -348,6 +352,20 @@ def test_video_that_was_moved_from_another_domain_is_sent_as_its_successor(folde
         list_source_files(folder), replace(domain, videos=[*domain.videos, pending], files=files)
     )
     assert summary(again) == (0, 0, 0, 0, 3)
+
+
+def test_video_that_was_moved_to_a_new_domain_keeps_its_texts(folder: Path) -> None:
+    cue = Cue(start=0, end=1, text="hello", source="person", id="1")
+    heard = Cue(start=0, end=1, text="yellow", source="speech")
+    library = create_autospec(FollowedLibrary, instance=True)
+    library.find_moved = lambda source, contents: {contents[0]: "elsewhere"}
+    texts = {"captions": ["a cat", "a lynx"], "metadata": {"place": "zoo"}, "transcript": [cue, heard]}
+    library.get_video = lambda _: VideoDetails.model_construct(**texts)
+    plan = plan_sync(list_source_files(folder, captions=["a cat"]), FollowedDomain(), library)
+    moved, other = plan.new
+    assert (moved.replaces, other.replaces, other.captions) == (None, None, ["a cat"])
+    assert (moved.captions, moved.metadata) == (["a cat", "a lynx"], {"place": "zoo"})
+    assert moved.transcript == [cue.model_copy(update={"id": None})]
 
 
 def test_given_ids_and_source_without_a_usable_file_are_refused(folder: Path) -> None:
