@@ -68,8 +68,7 @@ function noteOf({ matches, results }, widerSearches) {
   const hasChosenMode = new URLSearchParams(location.search).has("mode"); // modes other than the default can't tell
   if (matches !== null || !results.length || hasChosenMode) return [];
   return [
-    "The library has too few captions to tell which videos match: " +
-      "it needs at least 7, not counting the training captions of methods with gradient steps.",
+    "The library has too few captions to tell which videos match. Add captions to more videos: 30 are enough.",
   ];
 }
 

@@ -175,8 +175,8 @@ def answer_line(response: SearchResponse) -> str:
         return "No video matches this query."
     if response.matching is None:
         return (
-            "The library has too few captions to tell which videos match: it needs at least 7, not "
-            "counting the training captions of methods with gradient steps."
+            "The library has too few captions to tell which videos match. Add captions to more videos: 30 are "
+            "enough."
         )
     return "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
 

@@ -166,6 +166,8 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
         and not task.counts.appended
     ):
         yield Text(f"{_title(task)}: nothing to add, {task.counts.rejected} rejected")
+        if any((video.reason or "").startswith("same content as ") for video in task.rejected):
+            yield Text("Captions of videos that the domain has are updated by `cinestrata sync FOLDER`.")
     if with_rejected and task.state in FINAL_STATES:
         yield from map(Text, _rejected_lines(task))
     if task.error and task.error_hint:
