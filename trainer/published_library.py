@@ -181,7 +181,7 @@ class Library:
             earlier = [task.task_id for task in state.tasks[: len(previous.tasks)]]
             if (previous.backbone.fingerprint, previous.tasks) != (backbone.fingerprint, earlier):
                 previous, last_read = None, {}
-        unchanged = [task for task, release in read.items() if last_read.get(task) == release]
+        unchanged = {task for task, release in read.items() if last_read.get(task) == release}
         pinned = PinnedReleases(replaced, self.pinned_release)
         encoder = open_query_encoder(backbone, state, pinned, previous, unchanged)
         if encoder.shares_text_encoding and len(replaced) < 2:  # others keep much memory per task

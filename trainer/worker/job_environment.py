@@ -97,6 +97,8 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
     Raises NotEnoughMemory if its weights do not fit, and the errors of ``load_backbone``.
     """
     load_worker_backbone.cache_clear()  # before another is loaded: memory may not hold two
+    if _last is not None:
+        _last[2].encoder = None  # it refers to the backbone
     # The file and the model are in memory at once.
     needed, usable = 2 * weights_bytes(name), usable_bytes(torch.device("cpu"))
     if needed > usable:
