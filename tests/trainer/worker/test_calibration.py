@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from models.releases.release_state import MEASURED, MeasuredFold, caption_digest
 from models.routing.confidence_model import ConfidenceModel
-from service.catalog.database import CatalogReads, session_scope
+from service.catalog.database import CatalogReads, dispose, session_scope
 from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
@@ -178,6 +180,25 @@ Post = Callable[..., str]
 
 def post_analytic(post_videos: Post, name: str, **fields: Any) -> str:
     return post_videos(name, videos=10, method="analytic", settings={}, **({"tests": 0} | fields))
+
+
+def test_worker_that_keeps_what_it_has_read_learns_as_a_new_one(
+    post_videos: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("day", "night"):
+        learn(post_analytic(post_videos, name))
+    newest = post_analytic(post_videos, "noon")
+    dispose()
+    shutil.copytree(settings().data_dir, tmp_path / "saved")
+    learn(newest)
+    manifest, cells = open_store().manifest(), {key: cell.r1 for key, cell in recall_cells().items()}
+    dispose()
+    shutil.rmtree(settings().data_dir)
+    shutil.copytree(tmp_path / "saved", settings().data_dir)
+    monkeypatch.setattr(job_environment, "_last", None)
+    learn(newest)
+    assert open_store().manifest().releases == manifest.releases
+    assert {key: cell.r1 for key, cell in recall_cells().items()} == cells
 
 
 def vector_ids(task: str, split: str) -> list[int]:
