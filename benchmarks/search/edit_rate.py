@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import update
+from sqlalchemy import bindparam, update
 
 from benchmarks.reporting.markdown_tables import write_json
 from service.catalog.database import dispose, session_scope
@@ -24,6 +24,12 @@ from service.catalog.migrations import upgrade
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
 
+_EDIT = (
+    update(Video)
+    .where(Video.vector_id == bindparam("video"))
+    .values(captions=bindparam("captions", type_=Video.captions.type))
+)
+
 
 def _edit(domain: int, seconds: float) -> int:
     """Edit a domain's video again and again, and count the edits."""
@@ -31,7 +37,7 @@ def _edit(domain: int, seconds: float) -> int:
     while time.monotonic() < end:
         count += 1
         with session_scope(write=True) as session:
-            session.execute(update(Video).where(Video.vector_id == domain).values(captions=[f"{count}"]))
+            session.connection().execute(_EDIT, {"video": domain, "captions": [f"{count}"]})
             count_edit(session, f"{domain}", [domain], captions=True, metadata=False)
     return count
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import LEARNED_SPLITS
@@ -18,6 +18,25 @@ from index.files.manifest_format import task_of
 from service.catalog.database import edit_number, id_chunks, session_scope
 from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 from service.core.change_sequence import note_edit
+
+# Built once: building a statement takes as long as PostgreSQL needs for it.
+_COUNT_EDIT = (
+    update(Task)
+    .where(Task.id == bindparam("domain"))
+    .values(
+        caption_edits=Task.caption_edits + bindparam("captions"),
+        metadata_edits=Task.metadata_edits + bindparam("metadata"),
+    )
+)
+_NEXT_NUMBER = (
+    update(EditCounter).values(last_edit=EditCounter.last_edit + 1).returning(EditCounter.last_edit)
+)
+_TRANSACTION_NUMBER = select(edit_number("postgresql", func.pg_current_xact_id()))
+_NUMBER_EDIT = (
+    update(Video)
+    .where(Video.vector_id.in_(bindparam("ids", expanding=True)))
+    .values(last_edit=bindparam("number"))
+)
 
 Span = tuple[float, float]  # start and end, in seconds since the first frame
 _MOMENT_ROWS = 10_000  # per INSERT
@@ -69,15 +88,9 @@ def count_edit(
     The domain is that of the shard which has, or will have, the videos, given by their vector IDs. A deletion counts as
     an edit of metadata, without the deleted videos, so that no copy of the rows stays current.
     """
-    session.execute(
-        update(Task)
-        .where(Task.id == domain_id)
-        .values(
-            caption_edits=Task.caption_edits + int(captions),
-            metadata_edits=Task.metadata_edits + int(metadata),
-        )
-        .execution_options(synchronize_session=False)
-    )
+    added = {"domain": domain_id, "captions": int(captions), "metadata": int(metadata)}
+    session.flush()
+    session.connection().execute(_COUNT_EDIT, added)
     number_edits(session, videos)
 
 
@@ -86,19 +99,13 @@ def number_edits(session: Session, videos: Sequence[int]) -> None:
 
     Transactions lock tasks first and videos last; otherwise, two of them could deadlock.
     """
-    count = update(EditCounter).values(last_edit=EditCounter.last_edit + 1).returning(EditCounter.last_edit)
-    statement: Executable = count.execution_options(synchronize_session=False)
-    if (dialect := session.get_bind().dialect.name) == "postgresql":
-        statement = select(edit_number(dialect, func.pg_current_xact_id()))
-    number: int = session.execute(statement).scalar_one()
+    session.flush()
+    connection = session.connection()
+    is_postgresql = connection.dialect.name == "postgresql"
+    number: int = connection.execute(_TRANSACTION_NUMBER if is_postgresql else _NEXT_NUMBER).scalar_one()
     note_edit(number)
     for chunk in id_chunks(videos):
-        session.execute(
-            update(Video)
-            .where(Video.vector_id.in_(chunk))
-            .values(last_edit=number)
-            .execution_options(synchronize_session=False)
-        )
+        connection.execute(_NUMBER_EDIT, {"number": number, "ids": chunk})
 
 
 def read_edited_videos(after: int, last: int | None = None) -> dict[int, int]:
