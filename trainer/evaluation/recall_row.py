@@ -23,6 +23,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -163,10 +164,17 @@ def rank_queries(
     numbers = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)])
     largest = max((len(task.is_held_out) for task in tasks), default=1)
     size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
+
+    @lru_cache(maxsize=1)  # the queries of a task may continue in the next part
+    def encode_queries(task: int) -> Vectors:
+        return _encode_queries(encoder, tasks[task])
+
     parts: list[Ranks] = []
     for start in range(0, total, size):
         rows = slice(start, start + size)
-        parts.append(_rank_part(encoder, tasks, owners[rows], numbers[rows], prior, raw=raw))
+        in_part = [(t, numbers[rows][owners[rows] == t]) for t in np.unique(owners[rows]).tolist()]
+        queries = np.concatenate([encode_queries(t)[chosen] for t, chosen in in_part])
+        parts.append(_rank_part(encoder, tasks, in_part, queries, prior, raw=raw))
         report(min(1.0, (start + size) / total))
     ranks = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
     return [
@@ -177,15 +185,15 @@ def rank_queries(
 def _rank_part(
     encoder: QueryEncoder,
     tasks: Sequence[EvaluationTask],
-    owners: Ids,
-    numbers: Ids,
+    in_part: Sequence[tuple[int, Ids]],
+    queries: Vectors,
     prior: float,
     *,
     raw: bool,
 ) -> Ranks:
-    """Rank Q queries in one pass over all shards; a query is given by the index of its task, and its number there."""
-    chosen = [(tasks[t], numbers[owners == t]) for t in np.unique(owners)]
-    queries = np.concatenate([_encode_queries(encoder, task)[rows] for task, rows in chosen])
+    """Rank queries ``[Q, dim]`` in one pass over all shards, given the indices of their tasks, and numbers there."""
+    owners = np.repeat([t for t, _ in in_part], [len(rows) for _, rows in in_part])
+    chosen = [(tasks[t], rows) for t, rows in in_part]
     texts = [task.texts[row] for task, rows in chosen for row in rows.tolist()]
     videos = np.concatenate([task.vectors[task.columns[rows]] for task, rows in chosen])
     bonuses = prior * np.concatenate([task.evidence[rows] for task, rows in chosen])
