@@ -22,9 +22,8 @@ from index.arrays import Ids, Rows, find_ids, first_moment_ids
 from index.words.segment_merging import merge_small
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-TypedValue = tuple[
-    bool, str | int | float
-]  # whether it is a boolean, which equals a number in Python; and the value
+# Whether a value is a boolean, which equals a number in Python; and the value.
+TypedValue = tuple[bool, str | int | float]
 
 _VIDEOS_OF_A_SEGMENT = 1 << 16  # read at once
 _FEW_VALUES = 64  # a field with this few values groups videos, even if all values differ
@@ -345,15 +344,15 @@ class VideoColumns:
             if (column := live.segment.fields.get(name)) is not None:
                 yield live.ids_of(np.unique(column.entry_rows)), bool(len(column.numbers))
 
-    def count_values(self, videos: Ids, name: str) -> tuple[int, Counter[TypedValue]]:
-        """Count distinct videos with a value in a field, and those with each value."""
-        with_value, counts = 0, Counter[TypedValue]()
+    def count_values(self, videos: Ids, names: Iterable[str]) -> dict[str, tuple[int, Counter[TypedValue]]]:
+        """Count, for each of some fields, the distinct videos with a value, and those with each value."""
+        counted = {name: (0, Counter[TypedValue]()) for name in names}
         for live in self.segments:
-            if (column := live.segment.fields.get(name)) is not None:
-                counted, by_value = column.count_values(live.find(videos))
-                with_value += counted
-                counts.update(by_value)
-        return with_value, counts
+            rows = live.find(videos)
+            for name in counted.keys() & live.segment.fields.keys():
+                with_value, by_value = live.segment.fields[name].count_values(rows)
+                counted[name] = counted[name][0] + with_value, counted[name][1] + Counter(by_value)
+        return counted
 
     def moments_of(self, videos: Ids) -> tuple[Ids, npt.NDArray[np.float64]]:
         """Find the moments of videos: vector IDs ``[n]``, and starts and ends in seconds ``[n, 2]``."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +39,6 @@ _SCHEMA = 1
 _VERIFIED_BYTES = 256 * 1024**2  # verified before use; word files of a larger library are verified during use
 _VIDEOS, _FEEDBACK = "videos", "feedback"
 _FILE = "arrays"
-_KINDS: Mapping[str, type[Any]] = {"words": LiveSegment, "transcripts": LiveSegment, "columns": LiveColumns}
 _ALIGNMENT = 64  # as the header of an array in the NPY format
 
 FileStamp = tuple[int, int]
@@ -94,8 +93,8 @@ class WordFiles:
             verify = sum(folder.bytes for folder in folders.values()) <= _VERIFIED_BYTES
             state = self._map(folders[body["state"]], verify)
             words, transcripts, columns = (
-                [self._open_segment(folders[name], state, live, verify=verify) for name in body[kind]]
-                for kind, live in _KINDS.items()
+                [self._open_segment(folders[folder], state, kind, verify=verify) for folder in body[name]]
+                for name, kind in _KINDS.items()
             )
             feedback = json.loads(state[_FEEDBACK].tobytes())
             return StoredWords(
@@ -134,15 +133,14 @@ class WordFiles:
         }
         folders: dict[str, SealedFolder] = {}
         named: dict[str, list[str]] = {}
-        for kind in _KINDS:
-            named[kind] = []
-            for live in getattr(stored, kind).segments:
+        for name, kind in _KINDS.items():
+            named[name] = []
+            for live in getattr(stored, name).segments:
                 folder = self._sealed.get(live.segment)
                 if folder is None or folder.id not in before:
-                    arrays = live.segment.arrays() if kind == "columns" else _arrays_of(live.segment)
-                    folder = self._sealed[live.segment] = self._seal(arrays)
+                    folder = self._sealed[live.segment] = self._seal(kind.arrays_of(live.segment))
                 folders[folder.id] = folder
-                named[kind].append(folder.id)
+                named[name].append(folder.id)
                 if live.replaced:
                     state[folder.id] = np.packbits(live.alive)
         sealed = self._seal(state)
@@ -187,15 +185,12 @@ class WordFiles:
         names: list[str] = _next_array(content).tolist()
         return {name: _next_array(content) for name in names}
 
-    def _open_segment(self, folder: SealedFolder, state: Arrays, kind: type[Any], *, verify: bool) -> Any:
+    def _open_segment(self, folder: SealedFolder, state: Arrays, kind: _Kind, *, verify: bool) -> Any:
         segment = self._opened.get(folder.id)
         if segment is None:
-            arrays = self._map(folder, verify)
-            is_column = kind is LiveColumns
-            segment = ColumnSegment.from_arrays(arrays) if is_column else _segment_of(arrays)
-            self._opened[folder.id] = segment
+            segment = self._opened[folder.id] = kind.segment_of(self._map(folder, verify))
             self._sealed[segment] = folder
-        live = kind.of(segment)
+        live = kind.live(segment)
         if (bits := state.get(folder.id)) is not None:
             replaced = np.flatnonzero(np.unpackbits(bits, count=len(segment)) == 0)
             live = live.without(replaced.astype(np.int32))
@@ -244,3 +239,16 @@ def _segment_of(arrays: Arrays) -> WordSegment:
     videos, terms = Videos(**{"order": None, **groups.pop("videos")}), TermTable(**groups.pop("terms"))
     stems = {language: StemOrder(**order) for language, order in groups.items()}
     return WordSegment(videos=videos, terms=terms, **fields, stems=stems)
+
+
+class _Kind(NamedTuple):
+    """How segments of a kind are stored and opened."""
+
+    live: Callable[[Any], Any]  # starts with all entries alive
+    arrays_of: Callable[[Any], Arrays]
+    segment_of: Callable[[Arrays], Any]
+
+
+_WORDS = _Kind(LiveSegment.of, _arrays_of, _segment_of)
+_COLUMNS = _Kind(LiveColumns.of, ColumnSegment.arrays, ColumnSegment.from_arrays)
+_KINDS = {"words": _WORDS, "transcripts": _WORDS, "columns": _COLUMNS}

@@ -119,9 +119,10 @@ def _require_known_fields(
 ) -> None:
     """Require that videos of the searched tasks have the fields, and numbers where the filter has a range."""
 
+    searched = set(tasks)
+
     def kinds(name: str) -> list[bool]:
         """For the values of searched videos in a field: whether each part has numbers."""
-        searched = set(tasks)
         return [
             has_numbers
             for ids, has_numbers in columns.having(name)
@@ -163,8 +164,8 @@ def count_facets(cache: CatalogReadCache, snapshot: SearchSnapshot, ids: Ids) ->
         return []
     columns, counted_ids = cache.words.texts.columns, np.concatenate(list(videos.values()))
     counted: list[tuple[int, Facet]] = []
-    for name in columns.grouping_fields:
-        with_value, counts = columns.count_values(counted_ids, name)
+    of_fields = columns.count_values(counted_ids, columns.grouping_fields)
+    for name, (with_value, counts) in of_fields.items():
         frequent = {
             key: count
             for key, count in counts.items()

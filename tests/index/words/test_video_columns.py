@@ -61,7 +61,7 @@ def _require_equal(columns: VideoColumns, videos: Mapping[int, VideoFacts]) -> N
     for name in ("x", "y", ""):
         by_video = {video: _values_of(facts, name) for video, facts in sorted(videos.items())}
         counts = Counter(value for values in by_video.values() for value in values)
-        assert columns.count_values(every, name) == (sum(map(bool, by_video.values())), counts)
+        assert columns.count_values(every, [name])[name] == (sum(map(bool, by_video.values())), counts)
         assert sorted(i for ids, _ in columns.having(name) for i in ids) == [
             v for v in by_video if by_video[v]
         ]

@@ -83,7 +83,8 @@ def test_generation_keeps_unchanged_segments_and_replaced_documents(tmp_path: Pa
     (column,) = (live.segment for live in read.columns.segments)
     assert column.durations.tolist() == [2.5]
     assert column.spans.tolist() == [[0.0, 1.5]]
-    assert read.columns.count_values(np.array([1]), "place") == (1, {(False, "pond"): 1, (False, "sea"): 1})
+    places = {(False, "pond"): 1, (False, "sea"): 1}
+    assert read.columns.count_values(np.array([1]), ["place"]) == {"place": (1, places)}
     again = files.read().words
     assert all(one is other for one, other in zip(segments(read.words), segments(again), strict=True))
     assert not read.words.segments[0].segment.documents.flags.writeable
