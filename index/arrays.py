@@ -55,7 +55,7 @@ def moment_ids(video: int, count: int) -> Ids:
     """Compute the IDs of a video's first ``count`` moments, in order of time; raise ValueError."""
     if not 0 <= video < 1 << (62 - _MOMENT_BITS) or not 0 <= count <= MAX_MOMENTS_PER_VIDEO:
         raise ValueError(f"there are no IDs for {count} moments of video {video}")
-    return np.int64(FIRST_MOMENT_ID + (video << _MOMENT_BITS)) + np.arange(count, dtype=np.int64)
+    return first_moment_ids(np.array([video], np.int64)) + np.arange(count, dtype=np.int64)
 
 
 def first_moment_ids(videos: Ids) -> Ids:

@@ -75,9 +75,8 @@ def task_backbone(task_id: str) -> Backbone:
     return backbone
 
 
-_last: tuple[Settings, ShardStore, LibraryCache] | None = (
-    None  # the library that this process has opened last
-)
+# The library that this process has opened last.
+_last: tuple[Settings, ShardStore, LibraryCache] | None = None
 
 
 def open_library() -> Library:
