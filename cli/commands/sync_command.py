@@ -15,7 +15,7 @@ from cinestrata_schemas.syncs import StoredFile
 from cinestrata_schemas.tasks import TaskDetails
 from cli.commands import video_sources
 from cli.commands.task_commands import follow
-from cli.console import LEFT_OUT, console, fail, print_json, refuse_call
+from cli.console import LEFT_OUT, console, fail, print_json, refuse_call, strip_upload
 from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from index.arrays import batches
 from service.core.errors import NotFound
@@ -200,6 +200,7 @@ def _plan(
         )
     plan = plan_sync(source_files, followed, library, compare_contents=compare_contents)
     plan.leave_out(source.find_problem)
+    plan.rejected = {path: strip_upload(reason) for path, reason in plan.rejected.items()}
     return plan, followed
 
 

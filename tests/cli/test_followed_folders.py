@@ -141,6 +141,14 @@ def test_most_files_vanish_only_with_a_yes(place: Path) -> None:
     assert names("s") == {"C": "c.mp4"}
 
 
+def test_rejected_files_are_reported_without_the_folders_of_uploads(place: Path) -> None:
+    folder = write(place / "s", a__mp4="A", b__mp4="broken")
+    sync(folder)
+    (reason,) = sync(folder)["rejected"].values()
+    assert "upload:" not in reason
+    assert reason.endswith("b.mp4 is damaged.")
+
+
 def test_registered_sync_refuses_the_name_of_another_folder(
     folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,6 @@ def _probe(session: Session, video: Video, task: Task) -> None:
     if copy := session.scalars(uris.limit(1)).first():
         return reject(session, video, SAME_CONTENT + copy, is_final=True, content_hash=digest)
     if path.read_bytes().startswith(b"broken"):
-        return reject(session, video, "The file is damaged.", is_final=True)
+        return reject(session, video, f"{video.uri} is damaged.", is_final=True)
     video.status, video.content_hash, video.bytes = "accepted", digest, path.stat().st_size
     return None
