@@ -136,6 +136,8 @@ def local_files(
             status = path.stat()
         except (OSError, ValueError) as error:
             is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            if is_missing and (row := listing.locations.get(video.uri)):
+                return f"The file does not exist. Add it, or correct the row that names it: {row}."
             return f"The file {'does not exist' if is_missing else 'cannot be read'}."
         if not stat.S_ISREG(status.st_mode):
             return "It is not a regular file."

@@ -206,6 +206,13 @@ def test_only_the_ending_of_a_file_is_removed_from_its_name(tmp_path: Path, file
     assert default_name(f"s3://bucket/{file}") == name
 
 
+def test_missing_file_is_named_with_the_row_that_names_it(tmp_path: Path) -> None:
+    rows = TABLE + "gone.mp4,a cat\n"
+    outcome = run("sync", fill(tmp_path / "n", "clip.mp4", captions__csv=rows), "--dry-run")
+    named = "Add it, or correct the row that names it: captions.csv:3."
+    assert f"left out: gone.mp4: The file does not exist. {named}" in said(outcome)
+
+
 def test_hidden_folder_is_ingested_if_the_command_names_it(tmp_path: Path) -> None:
     for name in (".videos", "#recycle", ".cache/hub/clips"):
         assert run("ingest", fill(tmp_path / name, "a.mp4"), "--no-wait").exit_code == 0

@@ -314,6 +314,11 @@ class CaptionTables:
                 entry.video.transcript = list(entry.transcript.values())
         return [entry.video for entry in self._entries.values()]
 
+    @property
+    def locations(self) -> dict[str, str]:
+        """Where the first row of each video is, such as ``captions.csv:2``, by the path of the file."""
+        return {uri: entry.location for uri, entry in self._entries.items()}
+
     def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
         """Limit the metadata per video and in total: parsed JSON takes up to 20 times as much memory as text."""
         size = len(json.dumps(metadata, ensure_ascii=False).encode()) if metadata else 0

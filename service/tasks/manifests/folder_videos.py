@@ -63,6 +63,8 @@ class VideoListing:
     without_row: Sequence[str] = field(default=(), kw_only=True)
     # why table rows were left out: they match no file, or several
     missing: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # where the first row of each video is that a table or manifest names, by its URI
+    locations: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     # format of each caption table or manifest by its path
     formats: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     # what else is worth knowing about files: detected encodings, and files that are not used
@@ -107,6 +109,7 @@ def _read_videos(
         "left_out": left_out,
         "without_row": [name for name in names if name not in left_out] if tables.tables else (),
         "missing": tables.missing,
+        "locations": tables.locations,
         "formats": {table.path: table.format for table in tables.tables},
         "notes": side_files.notes,
     }
@@ -352,7 +355,7 @@ def list_remote_videos(
         rows = tables.videos()
         paths = [row.uri.removeprefix(base.text) for row in rows]
         names, omitted = find_videos(sorted({*(files or ())} - {*paths}) if manifest is None else ())
-        side_files.left_out.update(unlisted := _find_unlisted(base, rows, files))
+        side_files.left_out.update(unlisted := _find_unlisted(base, tables, files))
         read = _read_videos(
             ((path, row) for path, row in zip(paths, rows, strict=True) if row.uri not in unlisted),
             names,
@@ -370,17 +373,19 @@ def list_remote_videos(
 
 
 def _find_unlisted(
-    base: SourceUri, videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None
+    base: SourceUri, tables: caption_tables.CaptionTables, files: Mapping[str, ListedFile] | None
 ) -> dict[str, FieldError]:
     """Explain which files of a manifest are missing or outside its folder."""
     unlisted: dict[str, FieldError] = {}
-    for uri in (video.uri for video in videos if not is_source_uri(video.uri)):
+    for uri, row in tables.locations.items():
+        if is_source_uri(uri):
+            continue
         if uri.startswith("/") or "://" in uri or ".." in uri.split("/"):
             message = "The file is outside the manifest's folder."
             hint = "Write paths relative to the manifest's folder, or complete URIs."
             unlisted[uri] = FieldError(uri, message, hint)
         elif files is not None and uri not in files:
-            hint = "Add it, or remove its row. Paths in a manifest are relative to the manifest's folder."
+            hint = f"Add it, or correct the row that names it: {row}. Paths are relative to its table."
             unlisted[uri] = FieldError(uri, "The file does not exist.", hint)
         else:
             try:
