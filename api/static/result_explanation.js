@@ -122,12 +122,12 @@ function routing({ routing: weights, words: found }) {
 
 function words({ words: found, task }) {
   if (!found.length) return [];
-  const items = found.map(({ text, known, domains, evidence }) => {
-    const className = wordKind(known, evidence);
+  const items = found.map(({ text, known, in_texts: isInTexts, domains, evidence }) => {
+    const className = wordKind(known || isInTexts, evidence);
     const title = known
       ? `Evidence for ${task}: ${evidence.toFixed(2)} nats above the mean of the domains`
       : `No caption of ${task} contains it`;
-    const note = known ? signedNats(evidence) : unknownNote(domains);
+    const note = known ? signedNats(evidence) : unknownNote(isInTexts, domains);
     return el("li", { className, title }, text, el("small", { textContent: note }));
   });
   return [
@@ -140,11 +140,14 @@ function words({ words: found, task }) {
   ];
 }
 
-function wordKind(known, evidence) {
-  if (!known) return "unknown";
+function wordKind(isKnown, evidence) {
+  if (!isKnown) return "unknown";
   return evidence > NO_EVIDENCE ? "points-here" : "";
 }
 
-const unknownNote = (domains) => (domains ? "only in other domains" : "unknown");
+function unknownNote(isInTexts, domains) {
+  if (isInTexts) return "in other texts of the video";
+  return domains ? "only in other domains" : "unknown";
+}
 
 const signedNats = (value) => `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;

@@ -55,6 +55,7 @@ from service.search.text_search.answers import (
     list_routing,
 )
 from service.search.text_search.executor import UnknownTask, execute
+from service.search.text_search.query_words import QueryWords
 from service.search.video_search import load_stored_vector
 
 _SHOWN_RESULTS = 3
@@ -134,15 +135,17 @@ def explain_result(
         confidence=search.probabilities.get(vector_id) if is_ranked else None,
         matches=None if matching_hits is None or not is_ranked else vector_id in matching_hits,
         moments=moments,
-        words=_words(snapshot, search.words.text, task, list(search.weights)),
+        words=_words(snapshot, search.words, vector_id, task, list(search.weights)),
     )
 
 
-def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
-    """List a query's words with their evidence for a task, from its routing profile."""
+def _words(
+    snapshot: SearchSnapshot, query: QueryWords, video: int, task: str, tasks: Sequence[str]
+) -> list[QueryWord]:
+    """List a query's words with their evidence for a video's task, from its routing profile."""
     indices = np.array([snapshot.router_indices[other] for other in tasks], np.int64)
     index = tasks.index(task)
-    words = text.split()[:_MAX_WORDS]
+    words = query.text.split()[:_MAX_WORDS]
     listed = []
     for word, pieces in zip(words, distinct_pieces(words), strict=True):
         evidence, coverage = snapshot.router.word_evidence(pieces, indices)
@@ -151,6 +154,7 @@ def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str])
             QueryWord(
                 text=word,
                 known=bool(is_covered[index]),
+                in_texts=query.are_in_texts(video, word),
                 domains=int(is_covered.sum()),
                 evidence=float(evidence[index]) - float(evidence.mean()),
             )

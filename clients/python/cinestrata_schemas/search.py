@@ -335,6 +335,9 @@ class QueryWord(ResponseModel):
 
     text: str
     known: bool = Field(description="Whether the domain's captions contain all tokens of the word.")
+    in_texts: bool = Field(
+        description="Whether a text of the video contains it, such as its name, or what is heard or read in it."
+    )
     domains: int = Field(description="Number of searched domains whose captions contain it.")
     evidence: float = Field(description="Evidence for the domain in nats, above the mean.")
 

@@ -280,6 +280,15 @@ class QueryWords:
             )
         return list(shown.values())[:_MAX_TEXTS]
 
+    def are_in_texts(self, video: int, words: str) -> bool:
+        """Check whether the texts of a video together contain all of some words, also heard and read ones."""
+        indexed, timed = self._texts.words, self._texts.transcripts
+        units = parse_query(words)
+        return bool(units) and all(
+            video in indexed.containing([unit]) or video in video_ids_of(timed.containing([unit]))
+            for unit in units
+        )
+
     def _shortest_part(self, passage: SourcedCues) -> SourcedCues | None:
         """Find the shortest run of cues that has all query words found in a passage; None without any."""
         marks, cues = sorted(self._mark(timed_text(passage).text)), passage.cues

@@ -149,6 +149,7 @@ def test_video_starts_where_the_words_are_said(
         browser.get(f"{address}/watch/{video}?q=quasar")
         wait_for(browser, "#transcript [aria-current]")
         assert find(browser, "#transcript [aria-current]").text == f"0:00\nthe quasar {HOSTILE}\nEdit\nDelete"
+        assert texts(browser, ".words li") == ["quasar\nin other texts of the video"]
         time = "return document.querySelector('#screen video').currentTime"
         wait_until(browser, lambda b: b.execute_script(time) == 0.4)
         rows = "return document.querySelectorAll('#transcript-list li').length"

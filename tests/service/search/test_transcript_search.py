@@ -73,6 +73,8 @@ def test_answer_names_the_part_that_says_the_words(served: SearchEngine) -> None
     explained = served.explain("talks-0", SearchQuery(q="momentum"))
     assert [text.start for text in explained.texts] == [600]
     assert explained.words_term > 0
+    words = served.explain("talks-0", SearchQuery(q="MOMENTUM, gradients desk zzz")).words
+    assert [word.in_texts for word in words] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("source", ["speech", "screen"])
