@@ -44,7 +44,8 @@ def preview_upload(request: tasks.PreviewRequest) -> tasks.UploadPreview:
     tables = CaptionTables(lambda: list(files), is_searched=True)
     try:
         for path in _choose_tables(request.table, files, texts):
-            tables.add(path, io.BytesIO(texts[path]), request.encoding)
+            chosen = request.table is not None
+            tables.add(path, io.BytesIO(texts[path]), request.encoding, is_chosen=chosen)
     except InvalidInput as error:
         problems += error.errors
         tables = CaptionTables(list)

@@ -443,7 +443,7 @@ def test_tables_named_like_side_files_are_read(folder: Folder) -> None:
     files = {"live_chat.json": '[{"file": "clip.mp4", "caption": "a dog runs"}]'}
     assert folder.read("clip.mp4", files)["clip.mp4"].captions == ["a dog runs"]
     with pytest.raises(InvalidInput, match="match no known caption format"):
-        folder.read("clip.mp4", {"unknown.json": '{"actions": "a dog runs"}'})
+        folder.read("clip.mp4", {"unknown.json": '{"actions": "clip"}'})
 
 
 def test_the_delimiter_line_of_excel_is_counted(folder: Folder) -> None:

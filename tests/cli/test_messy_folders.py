@@ -120,7 +120,7 @@ SIDE_FILES: dict[str, str | bytes] = {
     "d__txt": "x" * 100_000,
     "e__json": "[1]",
     "table__csv": 'file,caption\na.mp4,wrong\nb.mp4,"a\0b"\n',
-    "clips__json": '{"cap": 1}',
+    "clips__json": '{"cap": "a"}',
 }
 
 
@@ -204,6 +204,25 @@ def test_domain_has_the_whole_name_of_its_folder(
 def test_only_the_ending_of_a_file_is_removed_from_its_name(tmp_path: Path, file: str, name: str) -> None:
     assert default_name(fill(tmp_path, file) / file) == name
     assert default_name(f"s3://bucket/{file}") == name
+
+
+def test_logs_and_albums_in_a_folder_are_no_failure(tmp_path: Path) -> None:
+    telemetry = "".join(f"FrameCnt: {n}, DiffTime: {n % 3 + 32}ms, [latitude: 4{n / 7}]\n" for n in range(99))
+    files: dict[str, str | bytes] = {
+        "metadata__json": '{"title": "Summer", "description": "By the sea", "date": {"timestamp": "1"}}',
+        "b/comments__json": "[]",
+        "flight__csv": "time(ms),latitude,isVideo\n0,48.1,1\n",
+        "clip__txt": telemetry,
+        "clip2__txt": b"\xff\0\xfe" * 9,
+    }
+    source = fill(tmp_path / "n", "clip.mp4", "clip2.mp4", **files)
+    for options in ((), ("--strict",)):
+        outcome = run("sync", source, "--dry-run", *options)
+        assert (outcome.exit_code, "left out" in said(outcome)) == (0, False)
+    ingested, videos = ingest(source)
+    assert (ingested.exit_code, videos) == (0, {"clip.mp4": [], "clip2.mp4": []})
+    for name in files:
+        assert f"{name.replace('__', '.')} is not used: " in said(ingested)
 
 
 def test_missing_file_is_named_with_the_row_that_names_it(tmp_path: Path) -> None:

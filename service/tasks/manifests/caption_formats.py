@@ -17,7 +17,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
 from service.tasks.manifests.text_files import plain_fields, shorten_caption
-from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_columns, object_fields
+from service.tasks.manifests.video_tables import (
+    PLAIN_KEYS,
+    SPLITS,
+    TELLING_COLUMNS,
+    UnknownTable,
+    file_columns,
+    object_fields,
+)
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 Layout = Literal["document", "objects", "mapping"]
@@ -57,7 +64,8 @@ def recognize(value: Any, location: str) -> CaptionFormat:
         return VIDEO_OBJECTS
     if isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()):
         layouts = {"mapping": frozenset(chain.from_iterable(value.values()))}  # its own keys are IDs
-    raise InvalidInput.at(location, *_not_understood(layouts))
+    is_meant = any(key.lower() in TELLING_COLUMNS for key in chain(*layouts.values()))
+    raise (InvalidInput if is_meant else UnknownTable).at(location, *_not_understood(layouts))
 
 
 def read_document_rows(caption_format: CaptionFormat, value: Any, name: str) -> Rows:

@@ -41,6 +41,7 @@ from service.tasks.manifests.side_files import (
 from service.tasks.manifests.subtitle_files import SPEECH_COLUMNS
 from service.tasks.manifests.video_tables import (
     TYPED_SUFFIXES,
+    UnknownTable,
     find_delimiter,
     has_files,
     is_lsmdc,
@@ -62,6 +63,8 @@ _MAX_METADATA_BYTES = 64 * 1024**2  # over all videos, as in the body of a JSON 
 _REASONS = ("not found", "", "several files have this name")  # by the number of files that match a row
 _MAX_MISSING = 100_000
 _MAX_NAMED = 3
+_SEARCHED_CHARS = 1 << 20  # of an unknown file, for names of videos
+_BETWEEN_VALUES = re.compile(r"[\"',;|{}\[\]:\t\r\n]+")
 _MAX_FOLDERS = 64  # compared per row that names a file by the end of its path; each folder takes one lookup
 
 
@@ -207,8 +210,25 @@ class CaptionTables:
     def _matcher(self) -> FileMatcher:
         return FileMatcher(self._list_files())
 
-    def add(self, path: str, stream: BinaryIO, encoding: str = "utf-8") -> None:
-        """Read a table's rows; raise InvalidInput."""
+    def add(self, path: str, stream: BinaryIO, encoding: str = "utf-8", *, is_chosen: bool = False) -> None:
+        """Read a table's rows; raise InvalidInput. A file of something else is unused, except a chosen one."""
+        try:
+            self._add(path, stream, encoding)
+        except UnknownTable:
+            stream.seek(0)
+            text = text_files.read_text(stream, path).decode(encoding, "replace")[:_SEARCHED_CHARS]
+            if is_chosen or PurePosixPath(path).name.lower() in MANIFEST_NAMES or self._names_video(text):
+                raise
+            self.unused[path] = "is not used: it has no captions of these videos"
+
+    def _names_video(self, text: str) -> bool:
+        """Check whether a value in a text names a video, or is a video's name without the ending."""
+        values = (value.strip() for value in _BETWEEN_VALUES.split(text.replace("\\", "/").casefold()))
+        names = {normalize_path(value.rpartition("/")[2]) for value in values}
+        videos = (PurePosixPath(normalize_path(path)) for path in self._list_files() if is_video_name(path))
+        return any(map(is_video_name, names)) or any(path.stem.casefold() in names for path in videos)
+
+    def _add(self, path: str, stream: BinaryIO, encoding: str) -> None:
         table = read_rows(stream, path, encoding)
         folder = str(PurePosixPath(path).parent).removeprefix(".")
         named: dict[str, str] = {}  # file → path in its first row
@@ -345,7 +365,7 @@ def read_tables(
             rows = tables.rows
             try:
                 with side_files.open(name) as stream:
-                    tables.add(name, stream, side_files.encoding or "utf-8")
+                    tables.add(name, stream, side_files.encoding or "utf-8", is_chosen=manifest is not None)
             except UNREADABLE as error:
                 if manifest is not None:
                     raise

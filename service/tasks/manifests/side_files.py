@@ -98,6 +98,7 @@ SUBTITLE_SUFFIXES = (SUBTITLES, ".vtt", ".ass", ".ssa", ".ttml", ".sub")
 _MAX_PARTS = 8  # after the name of a video
 _KINDS = frozenset(("a", "cc", "default", "forced", "hi", "sdh"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][\w-]*)?|[^\W\d_]{4,}")  # a code, or a name
+_NUMBER = re.compile(r"[-+]?\d[\d.,:]*")  # of a measurement, or a time
 _TAKEOUT = ".supplemental-metadata"
 _COUNTED = re.compile(r"(.+?)(\.[^./]+?)(\.s[a-z-]*)?(\(\d+\))\.json", re.DOTALL)
 
@@ -223,6 +224,9 @@ class SideFiles:
     def _text(self, path: str) -> str:
         with self.open(path) as stream:
             raw = stream.read(_MAX_BYTES + 1)
+        if path.lower().endswith(".txt") and text_files.is_binary(raw):
+            self.notes[path] = "is not used: it is not text"
+            return ""
         if len(raw) > _MAX_BYTES:
             message = f"The file is larger than {_MAX_BYTES} bytes."
             raise InvalidInput.at(path, message, "Shorten or remove it.")
@@ -255,10 +259,15 @@ def read_sidecars(uri: str, files: SideFiles) -> VideoSpec:
     for path, text in files.read(f"{stem}.txt"):
         said = (" ".join(cue.text for cue in cues) for cues in chain([transcript], transcripts))
         if not any(_words(text) == _words(words) for words in said):
-            lines = [*map(str.strip, re.split(r"[\r\n]", text))]
+            lines = [*filter(None, map(str.strip, re.split(r"[\r\n]", text)))]
+            if len(lines) > max(
+                request_limits.MAX_CAPTIONS, 2 * len({_NUMBER.sub("", line) for line in lines})
+            ):
+                files.notes[path] = "is not used: most of its lines differ only in their numbers"
+                continue
             with files.check(path):
                 if not files.is_strict:
-                    raise_first(content_errors(path, VideoSpec(uri=uri, captions=[*filter(None, lines)])))
+                    raise_first(content_errors(path, VideoSpec(uri=uri, captions=lines)))
                 _add_captions(captions, lines, path)
     for path, suffix, info, _ in documents:
         keys = _JSON_CAPTIONS[suffix]

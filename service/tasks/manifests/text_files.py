@@ -109,6 +109,14 @@ def read_lines(text: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]
             raise _not_decoded(location, error.start + 1, encoding) from None
 
 
+def is_binary(raw: bytes) -> bool:
+    """Check whether a file is no text: it has NUL bytes, and is neither UTF-8 nor begins like UTF-16."""
+    with suppress(UnicodeDecodeError):
+        raw.decode()
+        return False
+    return b"\0" in raw and not raw.startswith(UTF16_MARKS)
+
+
 def decode_text(raw: bytes, name: str, encoding: str | None = None) -> tuple[str, str | None]:
     """Decode a text, and return the encoding if it had to be detected; raise InvalidInput.
 

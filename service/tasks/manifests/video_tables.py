@@ -28,6 +28,8 @@ _ID_COLUMNS = ("video_id", "videoid", "clip_id", "clip_name", "video_name", "fil
 _CAPTION_COLUMNS = ("caption", "captions", "text", "description")
 _SENTENCE_COLUMNS = ("sentence", "sentences", "encap")
 PLAIN_KEYS = ((*FILE_COLUMNS, *_ID_COLUMNS), _CAPTION_COLUMNS)  # for a file and its captions
+# Columns that nothing else than a table of videos has; descriptions are also those of albums and other things.
+TELLING_COLUMNS = frozenset((*PLAIN_KEYS[0], *_CAPTION_COLUMNS[:2], *_SENTENCE_COLUMNS))
 _FIELDS = {
     **dict.fromkeys(FILE_COLUMNS, "uri"),
     **dict.fromkeys(_CAPTION_COLUMNS, "captions"),
@@ -48,6 +50,10 @@ _JSON_FIELDS = ("captions", "metadata", "transcript")  # whose cells may be JSON
 # LSMDC: clip, aligned and extracted start and end, and sentence. A clip's name ends with its times in the movie.
 _LSMDC_FIELDS = ("uri", "start_aligned", "end_aligned", "start_extracted", "end_extracted", "captions")
 _LSMDC_CLIP = re.compile(r".*_\d\d\.\d\d\.\d\d\.\d+-\d\d\.\d\d\.\d\d\.\d+")
+
+
+class UnknownTable(InvalidInput):
+    """A file has none of the columns or keys of a table of videos."""
 
 
 def file_columns(names: Iterable[str]) -> list[str]:
@@ -81,7 +87,8 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
         first[field] = name
     if "uri" not in first:
         shown = ", ".join(repr(name.strip()[:40]) for name in names[:12])
-        raise InvalidInput.at(
+        is_meant = not {*_CAPTION_COLUMNS, *_SENTENCE_COLUMNS}.isdisjoint(keys)
+        raise (InvalidInput if is_meant else UnknownTable).at(
             location,
             f"There is no column {', '.join(map(repr, FILE_COLUMNS[:-1]))} or {FILE_COLUMNS[-1]!r} of files, and none "
             f"of IDs such as {_ID_COLUMNS[0]!r}; the columns are {shown}{' and more' if len(names) > 12 else ''}.",

@@ -72,7 +72,10 @@ def test_objects_of_systems_and_side_files_that_cannot_be_read_stop_nothing(buck
     for key in ("@eaDir/a.mp4/x.mp4", "#recycle/c.mp4", "._a.mp4", "a.f137.mp4", "@eaDir/captions.csv"):
         bucket.put_object(Bucket="films", Key=f"videos/{key}", Body=b"x")
     put(
-        bucket, a__srt="<html>", table__json='{"cap": 1}', more__csv='file,caption\na.mp4,wrong\nb.mp4,"\0"\n'
+        bucket,
+        a__srt="<html>",
+        table__json='{"cap": "a"}',
+        more__csv='file,caption\na.mp4,wrong\nb.mp4,"\0"\n',
     )
     listing = list_remote_videos("s3://films/videos/", SourceReader())
     assert {video.uri: video.captions for video in listing.videos} == CAPTIONS

@@ -114,14 +114,14 @@ def test_shard_of_webdataset_is_read() -> None:
 
 
 BAD_DOCUMENTS: list[tuple[Any, list[str]]] = [
-    ({"items": [{"vid": 1}]}, ["x.json: The keys 'items' match no known", "nearest format is"]),
+    ({"items": [{"vid": "a"}]}, ["x.json: The keys 'items' match no known", "nearest format is"]),
     ({"video": [], "sentence": []}, ["'sentence', 'video'", "MSR-VTT, with 'sentences' and 'videos'"]),
     (
         [{"clip": "a.mp4", "cap": "x"}],
         ["keys 'cap', 'clip' match", "nearest format is videos, with 'caption' and 'file'"],
     ),
-    ({"id_1": {"clip": 1, "cap": "x"}, "id_2": {}}, ["The keys 'cap', 'clip' match no"]),
-    ([1, 2], ["x.json: The file has no objects for videos"]),
+    ({"id_1": {"clip": "a", "cap": "x"}, "id_2": {}}, ["The keys 'cap', 'clip' match no"]),
+    (["b.mp4"], ["x.json: The file has no objects for videos"]),
     ("", ["x.json: It lists no videos"]),
     ({"videos": [], "sentences": []}, ["x.json: It lists no videos"]),
     ({"videos": 1, "sentences": []}, ["x.json.videos: The value is not a list"]),
@@ -152,8 +152,10 @@ BAD_DOCUMENTS: list[tuple[Any, list[str]]] = [
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("x.jsonl", '{"clip": 1, "cap": "x"}\n', ["The keys 'cap', 'clip' match no"]),
-        ("x.csv", "clip;words\n1;x\n", ["x.csv:1: There is no column", "the columns are 'clip;words'"]),
+        ("x.jsonl", '{"clip": "a", "cap": "x"}\n', ["The keys 'cap', 'clip' match no"]),
+        ("x.csv", "clip;words\nA.mov;x\n", ["x.csv:1: There is no column", "the columns are 'clip;words'"]),
+        ("x.csv", "clip;caption\n1;x\n", ["x.csv:1: There is no column"]),
+        ("captions.csv", "clip;words\n1;x\n", ["captions.csv:1: There is no column"]),
         ("x.csv", "\n\n", ["x.csv: It lists no videos"]),
         ("x.csv", "file,caption\n", ["x.csv: It lists no videos"]),
         ("x.parquet", b"PAR1", ["x.parquet"]),

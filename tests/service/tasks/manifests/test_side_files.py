@@ -96,7 +96,11 @@ def test_texts_are_kept_within_the_limits() -> None:
     [
         ("txt", b"a\nK\xfcche", "day/clip.1.txt:2: Byte 2 of the line is not UTF-8"),
         ("txt", b"a\0", "day/clip.1.txt:1: The line contains a NUL"),
-        ("txt", "".join(f"{n}\n" for n in range(65)).encode(), "day/clip.1.txt: The sidecar files have 65"),
+        (
+            "txt",
+            "".join(f"{chr(n)}\n" for n in range(200, 265)).encode(),
+            "day/clip.1.txt: The sidecar files have 65",
+        ),
         ("srt", b"<html>", "day/clip.1.srt: It is in no known subtitle format"),
         ("vtt", b"WEBVTT\n\n00:01.000 --> 00:02.000\nK\xfcche", "1.vtt:4: Byte 2 of the line is not UTF-8"),
         ("vtt", f"WEBVTT\n\n{cue_blocks(20_001, 'a')}".encode(), "clip.1.vtt: It has more than"),
