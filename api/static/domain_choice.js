@@ -89,6 +89,9 @@ async function findDomains() {
   drawDomainChoice();
 }
 
+/** ID of the selected domain; undefined if all are searched. */
+export const selectedId = () => offered.find(isNamed(choice.task))?.id;
+
 /** The selected domain's name if the served release does not search it; otherwise undefined. */
 export function unsearchedSelection() {
   const selected = offered.find(isNamed(choice.task));

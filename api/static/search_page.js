@@ -11,6 +11,7 @@ import {
   offerDomains,
   readNewestDomains,
   selectDomain,
+  selectedId,
   selectNewestDomain,
   setUpDomainChoice,
   unsearchedSelection,
@@ -27,7 +28,13 @@ import {
   showFieldErrors,
   writeFilters,
 } from "./search_filters.js";
-import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
+import {
+  appendResults,
+  showClipResponse,
+  showMessage,
+  showSearchResponse,
+  showUnread,
+} from "./search_response.js";
 import { closeSuggestions, setUpSuggestions } from "./search_suggestions.js";
 import { unsearchedMessage, unsearchedText } from "./served_release.js";
 import { servicePath } from "./service_paths.js";
@@ -270,7 +277,17 @@ function search({ addToHistory = true } = {}) {
     state.query = query.toString();
     countDomains(response.facets, query);
     showSearchResponse(response, widerSearches());
+    if (!response.matches) countUnread();
   });
+}
+
+/** Say how many of the searched videos are still to be read, unless another search begins meanwhile. */
+async function countUnread() {
+  const current = activeRequest;
+  const task = selectedId();
+  const status = await api(task ? `/tasks/${encodeURIComponent(task)}` : "/library").catch(() => ({}));
+  const unread = task ? status.reading?.remaining : status.unread;
+  if (unread && activeRequest === current) showUnread(unread);
 }
 
 /** Create buttons that remove the search's restrictions. */

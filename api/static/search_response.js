@@ -80,6 +80,13 @@ function showHeadline(text, ...note) {
   $("headline-note").replaceChildren(...note);
 }
 
+/** Add to the note below the headline that some videos are still to be read. */
+export function showUnread(videos) {
+  const text = `Words that are said or shown in ${count(videos, "video")} aren't found yet: they are still to be read.`;
+  $("headline-note").append(" ", text);
+  $("headline-note").hidden = false;
+}
+
 /** Say which text was searched instead of the query, and link to a search for the words as typed. */
 function showCorrection({ query, corrected }) {
   $("corrected").hidden = corrected === null;

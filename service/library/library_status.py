@@ -20,7 +20,7 @@ from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
 from service.catalog.leases import count_workers
 from service.catalog.operation_tables import Sync
-from service.catalog.readings import IS_PENDING
+from service.catalog.readings import IS_PENDING, read_unfinished
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Reading, Release, Shard, Task, Video
 from service.catalog.task_names import read_task_names
 from service.core.settings import settings
@@ -50,7 +50,8 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         learned, measures = read_learned_tasks(session)
         tasks = _tasks_version(session)
         videos, searchable = _count_videos(session, tasks)
-        unread = session.scalar(select(func.count()).select_from(Reading).where(IS_PENDING))
+        unread = sum(domain.remaining for domain in read_unfinished(session).values())
+        pending = session.scalar(select(func.count()).select_from(Reading).where(IS_PENDING))
         # Labeled: a row already has a method `count`.
         shards = session.execute(
             select(Shard.id, Shard.task_id, Shard.count.label("stored"), Shard.bytes)
@@ -93,6 +94,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         failed=failed,
         videos=videos,
         searchable=searchable - (pinned.unsearchable.videos if pinned else 0),
+        unread=unread,
         vectors=sum(vectors.values()),
         shard_count=len(shards),
         release_count=releases,
@@ -118,7 +120,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         database="ok",
         broker="ok" if broker.is_reachable() else "The broker doesn't respond; tasks wait until it does.",
         versions=LibraryVersions(
-            tasks=f"{tasks}-{unread}",
+            tasks=f"{tasks}-{pending}",
             measures=f"{measures}-{manifest.pinned or ''}",
             storage=_digest([*map(tuple, shards), manifest.generation, *sorted(reasons.items())]),
             syncs=syncs,

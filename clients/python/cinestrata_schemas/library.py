@@ -283,6 +283,9 @@ class LibraryStatus(ResponseModel):
     failed: TaskDetails | None = Field(description="The first failed task, with its first rejected video.")
     videos: int
     searchable: int = Field(description="Number of searchable videos.")
+    unread: int = Field(
+        default=0, description="Number of videos whose speech or text in the picture is to be read."
+    )
     vectors: int = Field(description="Number of vectors for searchable videos and their moments.")
     shard_count: int
     release_count: int

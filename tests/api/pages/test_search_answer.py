@@ -16,15 +16,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
+from sqlalchemy import delete
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from service.catalog.database import session_scope
-from service.catalog.tables import Video
+from service.catalog.tables import Reading, Video
 from service.core.list_parameters import FeedbackFilters
 from service.library.video_changes import list_feedback
 from tests.api.browser import find, texts, wait_for, wait_until
-from tests.api.learned_library import FIRST
-from tests.catalog_rows import count_changes
+from tests.api.learned_library import FIRST, SECOND
+from tests.catalog_rows import accepted_videos, count_changes
 
 pytestmark = pytest.mark.slow  # drives a browser
 
@@ -124,6 +125,24 @@ def test_text_without_match_is_told_and_can_be_searched_wider(
     find(browser, "#headline-note button").click()
     wait_until(browser, lambda b: set(_parameters(b)) == {"q"})
     wait_until(browser, lambda b: not texts(b, "#headline-note button"))
+
+
+def test_text_without_match_may_be_said_in_videos_that_are_not_read(
+    browser: WebDriver, address: str, state_answers: State, library: list[str]
+) -> None:
+    videos = accepted_videos(library[0])
+    queued = [Reading(video_vector_id=video.vector_id, source="speech") for video in videos[:3]]
+    with session_scope(write=True) as session:
+        session.execute(delete(Reading))
+        session.add_all(queued)
+    state_answers(lambda answer: _match(answer, 0))
+    for task in ("", FIRST):
+        _open(browser, address, task=task)
+        wait_until(browser, lambda b: "said or shown in 3 videos" in _shown(b, "#headline-note"))
+    _open(browser, address, task=SECOND)
+    assert "said or shown" not in _shown(browser, "#headline-note")
+    with session_scope(write=True) as session:
+        session.execute(delete(Reading))
 
 
 def test_correction_is_told_and_the_typed_words_can_be_searched(
