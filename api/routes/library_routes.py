@@ -71,7 +71,8 @@ def get_library(request: Request, service: QueryDep, _parameters: NoParameters) 
 
     The response has bounded size. A change of `versions` tells a polling client which lists to read again.
     """
-    return conditional_response(request, library_status(service.snapshots.degraded()))
+    status = library_status(service.snapshots.degraded(), service.find_uncaptioned())
+    return conditional_response(request, status)
 
 
 @router.get("/shards", response_model=library.ShardPage, responses=UNCHANGED)

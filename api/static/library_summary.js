@@ -1,9 +1,10 @@
 // The library's summary: learned domains, forgetting, health and the next step.
 
 import { confirmTaskDeletion } from "./delete_dialog.js";
-import { $, button, replaceRows, setText } from "./dom.js";
+import { $, button, el, replaceRows, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, percent, points } from "./formatting.js";
+import { domainPath } from "./page_links.js";
 import { domainName, fileName, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES, queryCount, rating } from "./recall_matrix.js";
@@ -165,7 +166,10 @@ function findAdvice(measures, overview, faults, actions) {
     adviseOnTasks(overview, actions) ??
     adviseOnUnfoundDomains(measures) ??
     adviseOnSimilarDomains(measures) ??
-    adviseOnAlerts(overview) ?? { text: faults[0] ?? "Nothing. Everything is in order." }
+    adviseOnAlerts(overview) ??
+    (faults.length ? { text: faults[0] } : adviseOnCaptions(overview)) ?? {
+      text: "Nothing. Everything is in order.",
+    }
   );
 }
 
@@ -193,6 +197,16 @@ function adviseOnPin({ pinned }) {
 
 function adviseOnAlerts({ alerts }) {
   return alerts.length ? { text: `Look at the alerts above: ${alerts[0].message}` } : null;
+}
+
+function adviseOnCaptions({ uncaptioned: domain }) {
+  if (!domain) return null;
+  const { task_id: id, task, videos, uncaptioned } = domain;
+  const none = `${uncaptioned.toLocaleString()} of its ${count(videos, "video")}`;
+  return {
+    text: `Add captions to “${task}”: ${none} ${uncaptioned === 1 ? "has" : "have"} none. They improve search most.`,
+    actions: [el("a", { href: domainPath(id), textContent: "Open its videos" })],
+  };
 }
 
 function adviseOnTasks(overview, { refresh, add }) {

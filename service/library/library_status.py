@@ -14,7 +14,13 @@ from cachetools import LRUCache, cached
 from sqlalchemy import Text, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.library import DomainVectors, LibraryStatus, LibraryVersions, WorkerLease
+from cinestrata_schemas.library import (
+    DomainVectors,
+    LibraryStatus,
+    LibraryVersions,
+    UncaptionedDomain,
+    WorkerLease,
+)
 from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
@@ -37,11 +43,13 @@ MAX_ALERTS = 10
 MAX_FIRST_DOMAINS = 8  # as many as the pages have colors
 
 
-def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
+def library_status(
+    degraded: Mapping[str, str] | None = None, uncaptioned: UncaptionedDomain | None = None
+) -> LibraryStatus:
     """Collect counts, sizes, unfinished tasks, active workers and faults.
 
     ``degraded`` says by task ID what this process's search snapshot cannot search. Differences between the manifest and
-    the catalog are added.
+    the catalog are added. ``uncaptioned`` is a domain of this snapshot.
     """
     manifest, errors = published_manifest()
     with session_scope() as session:
@@ -95,6 +103,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         videos=videos,
         searchable=searchable - (pinned.unsearchable.videos if pinned else 0),
         unread=unread,
+        uncaptioned=uncaptioned,
         vectors=sum(vectors.values()),
         shard_count=len(shards),
         release_count=releases,

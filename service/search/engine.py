@@ -12,7 +12,7 @@ import math
 import os
 import time
 from asyncio import AbstractEventLoop, Future, Task, get_running_loop
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, BinaryIO, Generic, TypeVar
 
+from cinestrata_schemas.library import UncaptionedDomain
 from cinestrata_schemas.search import (
     MAX_BATCH_QUERIES,
     CaptionsResponse,
@@ -31,6 +32,7 @@ from cinestrata_schemas.search import (
     SimilarVideosResponse,
     SuggestionsResponse,
 )
+from index.files.manifest_format import task_of
 from index.scanning.exact_scan import use_one_thread_per_search
 from models.backbones.query_backbone import set_torch_threads
 from service.catalog.database import CatalogReads
@@ -341,6 +343,22 @@ class SearchEngine:
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.read_cache, video_id, request)
         )
+
+    def find_uncaptioned(self) -> UncaptionedDomain | None:
+        """Find the domain with the most videos without captions, among those in which most videos have none."""
+        snapshot, words = self.snapshots.loaded(), self.read_cache.words
+        if snapshot is None or words.problem is not None:
+            return None
+        videos, uncaptioned = Counter[str](), Counter[str]()
+        missing = words.captions_of(snapshot.video_tasks).uncaptioned_counts
+        for key, number in snapshot.task_indices.items():
+            videos[task_of(key)] += int(snapshot.video_tasks.counts[number])
+            uncaptioned[task_of(key)] += int(missing[number])
+        for task, count in uncaptioned.most_common():
+            if 2 * count > videos[task]:
+                name = snapshot.task_names.get(task, task)
+                return UncaptionedDomain(task_id=task, task=name, videos=videos[task], uncaptioned=count)
+        return None
 
     # -- videos -------------------------------------------------------------------------------------------------
 

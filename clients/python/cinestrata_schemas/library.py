@@ -265,6 +265,15 @@ class DomainVectors(ResponseModel):
     vectors: int
 
 
+class UncaptionedDomain(ResponseModel):
+    """A domain with videos without captions. ``task`` is its name."""
+
+    task_id: str
+    task: str
+    videos: int
+    uncaptioned: int = Field(description="Number of these videos that have no caption.")
+
+
 class LibraryStatus(ResponseModel):
     """State of the library, in bounded size for any number of domains."""
 
@@ -285,6 +294,9 @@ class LibraryStatus(ResponseModel):
     searchable: int = Field(description="Number of searchable videos.")
     unread: int = Field(
         default=0, description="Number of videos whose speech or text in the picture is to be read."
+    )
+    uncaptioned: UncaptionedDomain | None = optional(
+        "Of the domains in which most videos have no caption, the one with the most such videos."
     )
     vectors: int = Field(description="Number of vectors for searchable videos and their moments.")
     shard_count: int

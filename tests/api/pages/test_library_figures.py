@@ -13,6 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import delete, update
 
+from cinestrata_schemas.library import UncaptionedDomain
 from service.catalog.database import now, session_scope
 from service.catalog.leases import ALIVE, report_worker
 from service.catalog.operation_tables import Alert, WorkerReport
@@ -65,6 +66,21 @@ def test_summary_weighs_queries_and_shows_their_number(browser: WebDriver, recal
     assert "10 % among all videos." in note
     assert "fewer than 20 queries" in _text(browser, "matrix-note")
     assert texts(browser, "[data-testid^=cell-2]") == ["20.0", "100.0*"]
+
+
+def test_captions_are_advised_for_a_domain_that_mostly_lacks_them(
+    browser: WebDriver, recall_page: str, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_measured_domains({(1, 1): 0.9}, gallery="local", queries=lambda i, t: 40)
+    browser.get(recall_page)
+    wait_until(browser, lambda b: _text(b, "advice") == "Nothing. Everything is in order.")
+    bare = UncaptionedDomain(task_id="t1", task="harbor", videos=4, uncaptioned=3)
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    monkeypatch.setattr(service, "find_uncaptioned", lambda: bare)
+    refresh_library_page(browser)
+    expected = "Add captions to “harbor”: 3 of its 4 videos have none. They improve search most."
+    wait_until(browser, lambda b: _text(b, "advice") == expected)
+    assert (find(browser, "#advice-action a").get_attribute("href") or "").endswith("/domains/t1")
 
 
 def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(

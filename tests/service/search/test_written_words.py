@@ -56,6 +56,18 @@ def _ids(service: SearchEngine, q: str, **parameters: Any) -> list[str]:
     return [result.video_id for result in service.search(q, **parameters).results]
 
 
+def test_domain_whose_videos_mostly_have_no_captions_is_named(served: SearchEngine) -> None:
+    found = served.find_uncaptioned()
+    assert found is not None
+    assert (found.task, found.videos, found.uncaptioned) == ("lake", 3, 3)
+    for video in ("lake-0", "lake-1"):
+        edit_video(video, VideoPatch(captions=["a boat"]))
+    served.search("boat")  # includes these edits
+    assert served.find_uncaptioned() is None
+    for video in ("lake-0", "lake-1"):
+        edit_video(video, VideoPatch(captions=[]))
+
+
 @pytest.mark.parametrize(
     ("q", "first_videos"),
     [
