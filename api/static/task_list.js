@@ -384,7 +384,7 @@ function finalFacts(task) {
   return joinFacts([
     task.trained
       ? `learned with ${[task.method, task.backbone].filter(Boolean).join(" on ")}`
-      : "indexed without training, because no training video has a caption",
+      : untrainedNote(task),
     task.trained &&
       task.counts.train < SMALL_DOMAIN &&
       `small domain (${count(task.counts.train, "training video")}): more captioned videos improve search`,
@@ -400,6 +400,12 @@ function finalFacts(task) {
     task.trained && peakMemory(task),
     unmeasured && `not measured: ${unmeasured}`,
   ]);
+}
+
+/** Say why a domain was not trained. Captions may have been added since. */
+function untrainedNote({ method }) {
+  if (method === "zero_shot") return "indexed without training";
+  return "indexed without training, because no training video had a caption; captions added since are searched, but not learned";
 }
 
 /** Recommend learning appended videos that the domain's encoder finds less often than the domain's own. */

@@ -72,8 +72,11 @@ def test_captions_are_advised_for_a_domain_that_mostly_lacks_them(
     browser: WebDriver, recall_page: str, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_measured_domains({(1, 1): 0.9}, gallery="local", queries=lambda i, t: 40)
+    with session_scope(write=True) as session:
+        session.execute(update(Task).values(trained=False))
     browser.get(recall_page)
     wait_until(browser, lambda b: _text(b, "advice") == "Nothing. Everything is in order.")
+    assert "had a caption; captions added since are searched, but not learned" in _text(browser, "tasks")
     bare = UncaptionedDomain(task_id="t1", task="harbor", videos=4, uncaptioned=3)
     service = client.app.state.query_service  # type: ignore[attr-defined]
     monkeypatch.setattr(service, "find_uncaptioned", lambda: bare)
