@@ -39,6 +39,7 @@ The evidence of a transcript is never negative, since nobody says everything tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,12 @@ class CaptionStatistics:
     lengths: Floats
     captioned: Floats
     uncaptioned: Floats
+
+    @cached_property
+    def distinct_lengths(self) -> tuple[Floats, Ints]:
+        """The distinct lengths, ascending, and ∞, ``[L]``; and the index of each domain's length, ``[T]``."""
+        distinct, indices = np.unique(self.lengths, return_inverse=True)
+        return np.append(distinct, np.inf), indices
 
 
 @dataclass(frozen=True)
@@ -210,11 +217,11 @@ def word_evidence(
     rows, units = matches.strengths.nonzero()  # of few units, most texts contain one
     strengths = matches.strengths[rows, units].astype(np.float64)
     is_used = np.bincount(units, minlength=unit_count) > 0
-    weights, base = _unit_weights(caption_frequencies, is_used, statistics)
+    weights, base, levels = _unit_weights(caption_frequencies, is_used, statistics)
     # A half of the highest evidence for one vote, three quarters for two, and so on.
     positive = np.where(votes > 0, _NOT_A_CAPTION * (1 - 0.5 ** votes.astype(np.float64)), 1.0)
     sources = np.where(is_caption | (votes > 0), positive, _NOT_A_CAPTION)
-    shared = np.bincount(rows, strengths * weights[domains[rows], units], len(domains))
+    shared = np.bincount(rows, strengths * weights[levels[domains[rows]], units], len(domains))
     brevity = 1 / (1 + _LONGER * np.maximum(0.0, matches.lengths / max(1, int(is_used.sum())) - 1))
     evidence: Floats = sources * brevity * shared
 
@@ -298,8 +305,9 @@ def _best_per_video(videos: Ids, evidence: Floats, contained: Floats) -> tuple[I
 
 def _unit_weights(
     frequencies: Ints, is_used: npt.NDArray[np.bool_], statistics: CaptionStatistics
-) -> tuple[Floats, Floats]:
-    """Compute what each unit adds to a text's evidence, ``[T, U]``, and the evidence of a text without any, ``[T]``.
+) -> tuple[Floats, Floats, Ints]:
+    """Compute what each unit adds to a text's evidence, ``[L, U]``, with one row for all domains of equal certainty;
+    the evidence of a text without any, ``[T]``; and the row of each domain, ``[T]``.
 
     Args:
         frequencies: Number of captions in the library with each unit, ``[U]``.
@@ -309,11 +317,16 @@ def _unit_weights(
     shares = (frequencies + _PRIOR_SHARE) / (captions + 1)
     others = (np.maximum(frequencies - 1, 0) + _PRIOR_SHARE) / captions
     length = max(1, int(is_used.sum()))
-    certainty = _CERTAINTY * np.minimum(1.0, statistics.lengths / length)[:, None]
+    # All captions that are as long as the query have one certainty. Of several domains, there are two rows at least,
+    # because NumPy sums the units of a single one in another order.
+    lengths, levels = statistics.distinct_lengths
+    last = int(np.searchsorted(lengths, length))
+    lengths, levels = lengths[: min(len(levels), max(2, last + 1))], np.minimum(levels, last)
+    certainty = _CERTAINTY * np.minimum(1.0, lengths / length)[:, None]
     present = np.log1p(certainty * (1 - others) ** 2 / others)
     absent = np.log1p(-certainty * (1 - shares))
-    base = np.where(statistics.captioned > 0, absent[:, is_used].sum(axis=1), 0.0)
-    return present - absent, base
+    base = np.where(statistics.captioned > 0, absent[:, is_used].sum(axis=1)[levels], 0.0)
+    return present - absent, base, levels
 
 
 def required_units(frequencies: Ints, passages: int) -> list[int]:

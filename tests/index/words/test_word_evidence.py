@@ -35,6 +35,7 @@ def _evidence(
     partial: Sequence[bool] | None = None,
     captions: Sequence[int] | None = None,
     uncaptioned: int = 1,
+    caption_lengths: Sequence[float] | None = None,
 ) -> WordEvidence:
     """Compute the evidence of texts; videos 100 n… are in domain n.
 
@@ -44,6 +45,7 @@ def _evidence(
     videos = np.array([text[0] for text in texts], np.int64)
     strengths = np.array([text[3] for text in texts], np.float32).reshape(len(texts), len(frequencies))
     is_caption = np.array([text[1] for text in texts], np.bool_)
+    lengths = np.array([9.0] * domains if caption_lengths is None else caption_lengths)
     counts = np.array([CAPTIONS] * domains if captions is None else captions, np.float64)
     return word_evidence(
         WordMatches(
@@ -55,9 +57,7 @@ def _evidence(
             frequencies=np.array(frequencies, np.int64),
             documents=CAPTIONS * domains,
         ),
-        CaptionStatistics(
-            int(counts.sum()), np.full(domains, 9.0), counts, np.full(domains, float(uncaptioned))
-        ),
+        CaptionStatistics(int(counts.sum()), lengths, counts, np.full(domains, float(uncaptioned))),
         domains=videos // 100,
         is_captioned=np.broadcast_to(np.array(captioned), len(texts)),
         is_partial=np.array(partial or [False] * len(frequencies)),
@@ -172,6 +172,18 @@ def test_short_caption_loses_less_for_each_word_of_a_long_description() -> None:
         ]
         lacking[units] = float(_evidence(texts, [1] * units).absent[0]) / units
     assert lacking[9] < 3 * lacking[36] < 0
+
+
+def test_each_domain_has_the_certainty_of_its_captions_lengths() -> None:
+    """Shorter captions than the query, which are of two lengths here, lack its words with less evidence."""
+    lengths = [9.0, 2.0, 3.0, 4.0, 2.0]
+    texts: list[Text] = [(100 * domain, True, 9, [1.0] * 4) for domain in range(len(lengths))]
+    evidence = _evidence(texts, [5] * 4, domains=len(lengths), caption_lengths=lengths)
+    share = _share(len(texts), CAPTIONS * len(lengths))
+    expected = [4 * math.log(1 - 0.9 * min(1, length / 4) * (1 - share)) for length in lengths]
+    np.testing.assert_allclose(evidence.absent, expected, rtol=1e-6)
+    assert evidence.log_odds[[0, 1, 2]].argsort().tolist() == [1, 2, 0]
+    assert evidence.log_odds[[0, 1]].tolist() == evidence.log_odds[[3, 4]].tolist()
 
 
 def test_phrase_raises_its_videos() -> None:
