@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from models.adapters.analytic_maps import AnalyticMapSet, AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone_description import TextBackground
@@ -20,7 +19,7 @@ from models.encoders.encoder_registry import EncoderFamily, VideoLoader
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, TokenizedText, adapter_identity
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, arrays_with_prefix
-from models.routing.router import CaptionEvidence, CaptionScatter
+from models.routing.router import CaptionEvidence, CaptionScatter, Indices, as_slice
 from models.routing.routing_profiles import distinct_pieces
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class AnalyticQueryEncoder(QueryEncoder):
             ]
         )
         self._caption_evidence: CaptionEvidence | None = None
-        self._last_tasks: tuple[Sequence[str], npt.NDArray[np.int64]] = (), np.empty(0, np.int64)
+        self._last_tasks: tuple[Sequence[str], Indices] = (), slice(0)
         stored = arrays_with_prefix(_BACKGROUND, release.tensors)
         background = TextBackground(**stored) if stored else self._texts.text_background
         if background is not None and self.tasks:
@@ -142,7 +141,7 @@ class AnalyticQueryEncoder(QueryEncoder):
             return None
         last, positions = self._last_tasks
         if tasks is not last:  # nearly all searches pass the same thousands of tasks
-            positions = np.array([self._position[task] for task in tasks], np.int64)
+            positions = as_slice(np.array([self._position[task] for task in tasks], np.int64))
             self._last_tasks = tasks, positions
         vectors = self._texts.encode([text.tokens for text in texts], alone=True)
         return np.asarray(self._caption_evidence(vectors, positions), np.float32)

@@ -18,6 +18,7 @@ from models.backbones.backbone_description import TextBackground
 from models.routing.routing_profiles import RoutingProfiles
 
 Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64] | slice
 
 # Upper bound on computed cosines. Vectors that were once stored in half precision can exceed 1 slightly, because
 # bfloat16 can lengthen each of them by a factor of 1 + 2⁻⁹.
@@ -28,6 +29,12 @@ _UNRELATED = 0.2
 # Bound on the differences between captions, in nats, because the evidence of a text that is shorter than any caption
 # differs by a hundred nats between tasks that are equally far from it.
 _CAPTIONS_BOUND = 0.5
+
+
+def as_slice(indices: npt.NDArray[np.int64]) -> Indices:
+    """Convert consecutive indices to a slice, which selects from an array without copying."""
+    is_consecutive = len(indices) and (np.diff(indices) == 1).all()
+    return slice(int(indices[0]), int(indices[-1]) + 1) if is_consecutive else indices
 
 
 def can_reach_score(
@@ -76,11 +83,12 @@ class Router:
         self.profiles = profiles
         order = np.argsort(profiles.tokens, kind="stable")
         self._tasks, self._values = profiles.rows[order], profiles.values[order]
-        self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
+        # Where the entries of each token start, and where the last ones end.
+        self._starts = np.cumsum(np.append(0, np.bincount(profiles.tokens, minlength=profiles.vocabulary)))
         self._has_captions = profiles.has_captions
 
     def route(
-        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], captions: Floats | None = None
+        self, tokens: npt.NDArray[np.int64], tasks: Indices, captions: Floats | None = None
     ) -> tuple[Floats, Floats, TextEvidence]:
         """Compute T tasks' log weights for a text and their bounded evidence, ``[T]``, and summarize the evidence.
 
@@ -106,11 +114,9 @@ class Router:
         mixed = np.log(np.exp(log_probabilities(bounded)) + np.float32(_UNRELATED / max(1, len(bounded))))
         return log_probabilities(total), np.asarray(mixed - mixed.max(), np.float32), summary
 
-    def word_evidence(
-        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]
-    ) -> tuple[Floats, Floats]:
+    def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: Indices) -> tuple[Floats, Floats]:
         """Compute what the captions of some tasks say about a text's distinct word pieces: the sum of their profile
-        values, in nats, and the share of them that the captions contain, each ``[len(tasks)]``.
+        values, in nats, and the share of them that the captions contain, for each of the tasks.
         """
         sums, counts = self.sum_tokens(tokens)
         coverage = counts[tasks] / max(1, len(tokens))
@@ -118,10 +124,11 @@ class Router:
 
     def sum_tokens(self, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Sum the profile values of distinct word pieces, and count those in the captions, for all tasks, ``[T]``."""
-        spans = [np.arange(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
-        entries = np.concatenate(spans or [tokens[:0]])
-        sums = np.bincount(self._tasks[entries], self._values[entries], len(self._has_captions))
-        return sums, np.bincount(self._tasks[entries], minlength=len(self._has_captions))
+        spans = [slice(self._starts[token], self._starts[token + 1]) for token in tokens] or [slice(0)]
+        tasks = np.concatenate([self._tasks[span] for span in spans])
+        values = np.concatenate([self._values[span] for span in spans])
+        count = len(self._has_captions)
+        return np.bincount(tasks, values, count), np.bincount(tasks, minlength=count)
 
 
 def fill_uncaptioned(scores: npt.NDArray[np.floating], has_captions: npt.NDArray[np.bool_]) -> None:
@@ -159,12 +166,13 @@ def summarize_evidence(
     log_weight = float(log_probabilities(total).max())
     if not has_captions.any() or not tokens:
         return TextEvidence(familiarity, log_weight)
+    known = slice(None) if has_captions.all() else has_captions
     return TextEvidence(
         familiarity,
         log_weight,
-        words=float(words[has_captions].max()) / tokens,
-        captions=float(captions[has_captions].max()),
-        coverage=float(coverage[has_captions].max()),
+        words=float(words[known].max()) / tokens,
+        captions=float(captions[known].max()),
+        coverage=float(coverage[known].max()),
     )
 
 
@@ -257,8 +265,8 @@ class CaptionEvidence:
         self._weights = factor * (centers - generic) @ scatter.precision(background)  # [T, D]
         self._biases = -np.vecdot(self._weights, centers + generic) / 2
 
-    def __call__(self, texts: Floats, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Compute the evidence of texts ``[n, ≥ D]`` for tasks at some indices, in nats, ``[n, len(tasks)]``."""
+    def __call__(self, texts: Floats, tasks: Indices) -> npt.NDArray[np.float64]:
+        """Compute the evidence of n texts ``[n, ≥ D]`` for the m tasks at some indices, in nats, ``[n, m]``."""
         vectors = texts[:, : self._weights.shape[1]].astype(np.float64)
         # Separate inner products run in this thread, and give the same result whatever the other texts are. Computing
         # them for all tasks and then selecting is cheaper than copying the selected weights.

@@ -24,9 +24,9 @@ from index.shards.vector_store import SearchableShard
 from models.backbones.tower_threads import core_count, map_in_threads
 from models.releases.release_state import TaskLineage
 from models.routing.confidence_model import ConfidenceModel, VisualScore
-from models.routing.router import Router, TextEvidence
+from models.routing.router import Indices, Router, TextEvidence, as_slice
 from service.core.errors import Unavailable
-from service.search.library_words import DomainCaptions, VideoTasks
+from service.search.library_words import DomainCaptions, LibraryTexts, VideoTasks
 from service.search.snapshots.appended_captions import AppendedProfile
 from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS, QueryVectorCache
 
@@ -90,10 +90,10 @@ class SearchScope(NamedTuple):
     """Tasks of a snapshot that a search considers: IDs in learned order, and what does not depend on the query."""
 
     tasks: tuple[str, ...]
-    numbers: npt.NDArray[np.intp]  # index of each in the snapshot's shards
-    router_indices: npt.NDArray[np.int64]  # index of each in the router
-    # For each of their lineages: the rows of its tasks in these arrays, and their IDs without a shard's part.
-    lineages: Mapping[ServedLineage, tuple[Rows, tuple[str, ...]]]
+    numbers: Indices  # index of each in the snapshot's shards
+    router_indices: Indices  # index of each in the router
+    # For each of their lineages: the rows of its tasks, their router indices, and their IDs without a shard's part.
+    lineages: Mapping[ServedLineage, tuple[Indices, Indices, tuple[str, ...]]]
 
 
 class Routing(NamedTuple):
@@ -175,13 +175,13 @@ class SearchSnapshot:
         """Create the scope of tasks, given in learned order."""
         numbers = np.fromiter(map(self.task_indices.__getitem__, tasks), np.intp, len(tasks))
         router_indices = np.fromiter(map(self.router_indices.__getitem__, tasks), np.int64, len(tasks))
-        lineages = dict[ServedLineage, tuple[Rows, tuple[str, ...]]]()
+        lineages = dict[ServedLineage, tuple[Indices, Indices, tuple[str, ...]]]()
         of_tasks = self.lineage_indices[numbers]
         for index in dict.fromkeys(of_tasks.tolist()):
             (rows,) = np.nonzero(of_tasks == index)
             ids = tuple(task_of(tasks[row]) for row in rows.tolist())
-            lineages[self.distinct_lineages[index]] = rows, ids
-        return SearchScope(tasks, numbers, router_indices, lineages)
+            lineages[self.distinct_lineages[index]] = as_slice(rows), as_slice(router_indices[rows]), ids
+        return SearchScope(tasks, as_slice(numbers), as_slice(router_indices), lineages)
 
     def lineages_of(self, tasks: Iterable[str]) -> Sequence[ServedLineage]:
         """List the distinct lineages of tasks."""
@@ -195,6 +195,11 @@ class SearchSnapshot:
         return np.array(
             [self.distinct_lineages.index(lineage) for lineage in self.lineages.values()], np.intp
         )
+
+    @cached_property
+    def without_captions(self) -> DomainCaptions:
+        """Caption statistics for searches in which words do not count: no video has a caption."""
+        return DomainCaptions(LibraryTexts().words, self.video_tasks)
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:
@@ -251,7 +256,7 @@ class SearchSnapshot:
         for numbers in groups.values():
             scope = scopes[numbers[0]]
             captions = np.zeros((len(numbers), len(scope.tasks)), np.float32)
-            for lineage, (rows, of_lineage) in scope.lineages.items():
+            for lineage, (rows, _, of_lineage) in scope.lineages.items():
                 tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
                 evidence = lineage.query_vectors.encoder.routing_evidence(tokens, of_lineage)
                 if evidence is not None:
@@ -260,9 +265,9 @@ class SearchSnapshot:
                 pieces, of_text = tokens[text].pieces, captions[text]
                 parts = dict[ServedLineage, TextEvidence]()
                 log_weights = np.empty(len(scope.tasks), np.float32)
-                for lineage, (rows, _) in scope.lineages.items():
+                for lineage, (rows, indices, _) in scope.lineages.items():
                     log_weights[rows], bounded, parts[lineage] = self.router.route(
-                        pieces, scope.router_indices[rows], of_text[rows]
+                        pieces, indices, of_text[rows]
                     )
                     of_text[rows] -= of_text[rows].max()
                 overall = log_weights

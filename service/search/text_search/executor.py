@@ -24,7 +24,7 @@ from models.routing.router import log_probabilities
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.search.catalog_read_cache import CatalogReadCache
-from service.search.library_words import DomainCaptions, LibraryTexts
+from service.search.library_words import LibraryTexts
 from service.search.search_request import NO_FILTER, SearchRequest, VideoFilter
 from service.search.snapshots.query_vector_cache import DEGRADED_RETRY_SECONDS
 from service.search.snapshots.search_snapshot import (
@@ -163,9 +163,11 @@ def start_searches(
 ) -> list[TextSearch]:
     """Resolve requests, evaluate their filters and plan their first rounds."""
 
-    @cache_results  # requests with equal tasks share a scope
+    make_scope = cache_results(snapshot.scope)  # requests with equal tasks share a scope
+
     def get_scope(tasks: tuple[str, ...]) -> SearchScope:
-        return snapshot.default_scope if tasks is snapshot.nonempty_tasks else snapshot.scope(tasks)
+        # Most searches have thousands of tasks that need not be hashed.
+        return snapshot.default_scope if tasks is snapshot.nonempty_tasks else make_scope(tasks)
 
     scopes = [get_scope(resolve_tasks(snapshot, request, cache)) for request in requests]
     if len(snapshot.distinct_lineages) > 1:
@@ -188,8 +190,7 @@ def start_searches(
         texts = cache.words.texts
         captions = cache.words.captions_of(snapshot.video_tasks, texts.words)
     else:
-        as_of, texts = None, LibraryTexts()
-        captions = DomainCaptions(texts.words, snapshot.video_tasks)
+        as_of, texts, captions = None, LibraryTexts(), snapshot.without_captions
     words = [
         QueryWords(request.text, texts, captions=captions, snapshot=snapshot, numbers=scope.numbers)
         for request, scope in zip(requests, scopes, strict=True)
@@ -232,6 +233,7 @@ def start_searches(
             is_searchable[[snapshot.task_indices[task] for task in allowed_ids]] = True
         log_weights = log_probabilities(routing.bounded + query.highest)
         planner = RoundPlanner(
+            snapshot.task_ids,
             snapshot.task_indices,
             routing.bounded,
             is_searchable,

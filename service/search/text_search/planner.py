@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Hit, Hits, Ids, Rows, Scores, rank_distinct
+from index.arrays import Floats, Hit, Hits, Ids, Rows, Scores, rank_distinct
 from models.routing.confidence_model import VisualScore
 from models.routing.router import COSINE_LIMIT, can_reach_score
 from service.search.search_request import Routes
@@ -63,6 +63,8 @@ SHARED_ENCODING = RoundLimits(
     growth=4,
 )
 
+_GROUP = 64  # values whose maximum tells whether one of them can be among the highest
+
 # Vector IDs, scores, numbers of the tasks, cosines, evidence of texts, and whether these match all terms.
 _EMPTY_POOL: list[npt.NDArray[Any]] = [
     np.empty(0, dtype) for dtype in (np.int64, np.float32, np.int64, np.float32, np.float32, np.bool_)
@@ -88,21 +90,22 @@ class TaskValues(Mapping[str, float]):
         return int(np.count_nonzero(self.array > -np.inf))
 
 
-def best_first(
-    values: npt.NDArray[np.floating], count: int, ties: npt.NDArray[np.floating] | None = None
-) -> Rows:
-    """Find the rows of the ``count`` highest values, highest first; equal ones by ``ties``, then by row."""
-    rows = np.arange(len(values))
-    if count < len(values):  # sorting thousands of values would take longer than the rest of the planning
-        rows = np.flatnonzero(values >= _kth_highest(values, count))
-    keys = [-values[rows]] if ties is None else [-ties[rows], -values[rows]]
-    return rows[np.lexsort(keys)][:count]
+def best_first(values: Floats, count: int, ties: Floats, among: npt.NDArray[np.bool_] | None = None) -> Rows:
+    """Find the rows of the highest values, of all or among some, highest first; equal ones by ``ties``, then by row."""
+    # Sorting thousands of values would take longer than the rest of the planning.
+    is_candidate = values >= _kth_highest(values if among is None else values[among], count)
+    rows = np.flatnonzero(is_candidate if among is None else is_candidate & among)
+    return rows[np.lexsort([-ties[rows], -values[rows]])][:count]
 
 
-def _kth_highest(values: npt.NDArray[np.floating], k: int) -> float:
+def _kth_highest(values: Floats, k: int) -> float:
     """Find the k-th highest value, or the lowest if there are fewer; −∞ without any."""
-    place = max(0, len(values) - max(1, k))
-    return float(np.partition(values, place)[place]) if len(values) else -np.inf
+    k = min(max(1, k), len(values))
+    groups = len(values) // _GROUP
+    if 0 < k <= groups:  # the k-th highest of the groups' maxima is a lower bound, which few values reach
+        maxima = values[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        values = values[values >= _kth_highest(maxima, k)]
+    return float(np.partition(values, -k)[-k]) if k else -np.inf
 
 
 class RoundPlanner:
@@ -112,7 +115,8 @@ class RoundPlanner:
     an entry for each task, T in all, so that nothing is done for one task after the other.
 
     Args:
-        numbers: Numbers of the tasks by ID, in learned order, which also orders equal scores.
+        tasks: IDs of the tasks in learned order, which also orders equal scores.
+        numbers: Index of each in ``tasks``, by ID.
         prior_bonuses: Their prior bonuses, ``[T]``; −∞ for those that the search does not include.
         searchable: Whether each task may contain hits, ``[T]``; None: all that the search includes.
         depth: Number of hits to find, each from a different video.
@@ -133,6 +137,7 @@ class RoundPlanner:
 
     def __init__(
         self,
+        tasks: Sequence[str],
         numbers: Mapping[str, int],
         prior_bonuses: npt.NDArray[np.floating],
         searchable: npt.NDArray[np.bool_] | None,
@@ -150,7 +155,7 @@ class RoundPlanner:
         self.searched: set[str] = set()
         self.reached_tasks = 0
         self.hits: list[Hit] = []
-        self._tasks, self._numbers = tuple(numbers), numbers
+        self._tasks, self._numbers = tasks, numbers
         bonuses = np.asarray(prior_bonuses, np.float64)
         self.prior_bonuses = TaskValues(numbers, bonuses)
         self._bounds = bonuses + words
@@ -164,21 +169,24 @@ class RoundPlanner:
         self._limits = limits
         self._visuals = visuals
         self._weights, self._neutrals = np.array([[v.weight, v.neutral] for v in visuals], np.float32).T
-        # Which tasks are left to search, in tiers: a tier's hits precede the next one's.
+        # Whether each task is left to search, ``[T]``, in tiers: a tier's hits precede the next one's.
         self._is_in_first_tier = is_included
         if tasks_in_first_page is not None:
             self._is_in_first_tier = np.zeros(len(numbers), np.bool_)
             self._is_in_first_tier[self._likeliest(tasks_in_first_page)] = True
         tiers = [self._is_searchable]
         if isinstance(routes, int):
-            tiers = [self._is_searchable & (self._bounds >= self._level(min(routes, self._count)))]
+            lowest = _kth_highest(self._bounds, min(routes, self._count))
+            tiers = [self._is_searchable & (self._bounds >= lowest)]
         elif routes == "auto" and tasks_in_first_page is not None:
             tiers = [
                 self._is_searchable & self._is_in_first_tier,
                 self._is_searchable & ~self._is_in_first_tier,
             ]
-        self._tiers = [np.flatnonzero(tier) for tier in tiers if tier.any()] or [np.empty(0, np.int64)]
-        lowest = self._level(1) - limits.first_round_margin * max(visual.weight for visual in visuals)
+        self._tiers = [tier.copy() for tier in tiers if tier.any()] or [tiers[0].copy()]
+        lowest = self._bounds.max(initial=-np.inf) - limits.first_round_margin * max(
+            v.weight for v in visuals
+        )
         near = min(int(np.count_nonzero(self._bounds >= lowest)), limits.max_first_round)
         self._round_size = max(near, limits.min_first_round)
         self._earlier_hits: list[Hit] = []  # of previous tiers
@@ -190,14 +198,9 @@ class RoundPlanner:
         self._visual_bounds = np.array([visual.log_odds(COSINE_LIMIT) for visual in visuals])
         self._is_full = False  # of videos that match all terms
 
-    def _level(self, count: int) -> float:
-        """Find the lowest upper bound among those of the ``count`` likeliest tasks."""
-        return _kth_highest(self._bounds, count)
-
-    def _likeliest(self, count: int, among: Rows | None = None) -> Rows:
+    def _likeliest(self, count: int, among: npt.NDArray[np.bool_] | None = None) -> Rows:
         """Find the likeliest tasks, of all or among some: those with the highest upper bounds, in this order."""
-        among = np.arange(len(self._bounds)) if among is None else among
-        return among[best_first(self._bounds[among], count, self._likelihoods[among])]
+        return best_first(self._bounds, count, self._likelihoods, among)
 
     def _rank(self, number: int) -> int:
         """Count the tasks that are likelier than one."""
@@ -209,25 +212,25 @@ class RoundPlanner:
         """Choose the tasks to search next; empty when the list of hits is complete."""
         while True:
             left = self._tiers[0]
-            limits = self._visual_bounds[self._lineages[left]]
-            is_reachable = can_reach_score(self._bounds[left], self._lowest_score, limits)
+            limits = self._visual_bounds[self._lineages]
+            is_reachable = left & can_reach_score(self._bounds, self._lowest_score, limits)
             if self._uses_likely_bound and self._lowest_score > self._min_score:  # there are enough results
                 # Tasks with equal bounds are equally likely, so none is cut off: tasks without captions have equal
                 # bonuses. Videos that match all terms can have no better rivals, so the limit then holds for such
                 # tasks, too.
                 most = self._limits.max_likely_tasks
                 if self._is_full:
-                    is_reachable &= np.isin(left, self._likeliest(min(most, _MAX_LIKELY_TASKS_IF_FULL)))
+                    likeliest = self._likeliest(min(most, _MAX_LIKELY_TASKS_IF_FULL))
+                    is_reachable &= np.bincount(likeliest, minlength=len(left)) > 0
                 elif self._count >= most:
-                    is_reachable &= self._bounds[left] >= self._level(most)
-            reachable = left[is_reachable]
-            if len(reachable):
-                chosen = self._likeliest(self._round_size, left if self._uses_likely_bound else reachable)
+                    is_reachable &= self._bounds >= _kth_highest(self._bounds, most)
+            if reachable := np.count_nonzero(is_reachable):
+                chosen = self._likeliest(self._round_size, left if self._uses_likely_bound else is_reachable)
                 if self._uses_likely_bound:  # later pages start with all tasks down to this page's last one
-                    (places,) = np.nonzero(np.isin(chosen, reachable))
-                    if len(places) == len(reachable):
+                    (places,) = np.nonzero(is_reachable[chosen])
+                    if len(places) == reachable:
                         chosen = chosen[: places[-1] + 1]
-                self._tiers[0] = np.setdiff1d(left, chosen, assume_unique=True)
+                left[chosen] = False
                 tasks = [self._tasks[number] for number in chosen.tolist()]
                 self.reached_tasks = max(self.reached_tasks, self._rank(chosen[-1]) + 1)
                 self.searched.update(tasks)

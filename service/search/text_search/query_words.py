@@ -24,6 +24,7 @@ from index.words.word_evidence import (
     word_evidence,
 )
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
+from models.routing.router import Indices
 from models.routing.routing_profiles import split_pieces
 from service.catalog.video_texts import SourcedCues, TimedText
 from service.core import request_limits
@@ -68,7 +69,7 @@ class QueryWords:
         texts: LibraryTexts,
         captions: DomainCaptions,
         snapshot: SearchSnapshot,
-        numbers: npt.NDArray[np.intp],
+        numbers: Indices,
     ) -> None:
         self._texts, self.captions, self._snapshot = texts, captions, snapshot
         self._tasks = snapshot.task_indices

@@ -16,6 +16,7 @@ from models.routing.router import (
     CaptionScatter,
     Floats,
     Router,
+    as_slice,
     can_reach_score,
     log_weights,
     summarize_evidence,
@@ -78,6 +79,18 @@ def test_router_equals_dense_log_weights() -> None:
         for row, text in zip(many, presence, strict=True):
             one, *_ = router.route(np.flatnonzero(text), np.array(tasks))
             np.testing.assert_allclose(one, row, atol=1e-5)
+
+
+def test_consecutive_tasks_are_routed_like_listed_ones() -> None:
+    router = Router(RoutingProfiles.from_dense(PROFILES))
+    part = as_slice(np.arange(1, 3))
+    assert part == slice(1, 3)
+    for listed, selected in zip(
+        router.route(TOKENS, np.arange(1, 3)), router.route(TOKENS, part), strict=True
+    ):
+        np.testing.assert_array_equal(listed, selected)
+    for indices in ([], [0, 2], [1, 0]):
+        assert np.asarray(as_slice(np.array(indices, np.int64))).tolist() == indices
 
 
 def test_bounded_evidence_mixes_the_weights_with_equal_ones() -> None:

@@ -15,7 +15,7 @@ from index.arrays import Hit, Hits
 from models.routing.confidence_model import VisualScore
 from models.routing.router import COSINE_LIMIT
 from service.search.search_request import Routes, parse_routes
-from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner
+from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, RoundPlanner, best_first
 
 Shards = dict[str, list[tuple[int, float]]]  # task → IDs and cosines
 ONE_LINEAGE = [VisualScore(1.0, 0.0)]
@@ -45,6 +45,7 @@ def _planner(
     tasks = ["excluded", *searchable, *others]  # in learned order
     listed = list(bonuses)
     return RoundPlanner(
+        tasks,
         {task: number for number, task in enumerate(tasks)},
         np.array([bonuses.get(task, -np.inf) for task in tasks]),
         np.array([task in searchable for task in tasks]),
@@ -204,6 +205,21 @@ def test_pages_contain_every_video_once(
 
 
 # -- selection of tasks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distinct", [1, 20, 5000])
+@pytest.mark.parametrize("size", [0, 1, 100, 5000])
+def test_best_rows_are_the_first_of_the_sorted_ones(size: int, distinct: int) -> None:
+    rng = np.random.default_rng(size + distinct)
+    values, ties = rng.integers(0, distinct, size).astype(np.float64), rng.integers(0, 9, size) / 2
+    values[rng.random(size) < 0.1] = -np.inf
+    among = rng.random(size) < 0.8
+    ranked = sorted(range(size), key=lambda row: (-values[row], -ties[row], row))
+    for count in (1, 3, 48, 5000):
+        assert best_first(values, count, ties).tolist() == ranked[:count]
+        assert (
+            best_first(values, count, ties, among).tolist() == [row for row in ranked if among[row]][:count]
+        )
 
 
 def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
