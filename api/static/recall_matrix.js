@@ -4,6 +4,7 @@ import { $, el, setText } from "./dom.js";
 import { count, lossRating, percent, points } from "./formatting.js";
 
 export const FEW_QUERIES = 20; // as in the API
+const MAX_MEASURED = 64; // earlier domains, as in the learning job
 const NO_LOSS = 0.0005;
 const COLORED_SHARE = 0.55; // of the color scale, so that numbers stay legible in every cell
 
@@ -55,6 +56,8 @@ function matrixNote(matrix, view) {
   const among = view.videos === "all" ? "all videos" : "held-out videos";
   const sentences = [
     `Recall@1 in percent of each domain (columns) after each release (rows), ${searched}, among ${among}.`,
+    matrix.domains > MAX_MEASURED &&
+      `A release measures its own domain and at most ${MAX_MEASURED} others, evenly spaced.`,
     matrix.queries.flat().some((queries) => queries > 0 && queries < FEW_QUERIES) &&
       `An asterisk marks cells with fewer than ${FEW_QUERIES} queries.`,
     !hasZeroShot(matrix, view) && "Zero-shot recall is not measured among these videos.",

@@ -110,13 +110,13 @@ def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(
     assert "Start a worker" in _text(browser, "advice")
 
 
-DOMAINS = 60
+DOMAINS = 70
 CELLS = "#matrix [data-testid]"
 
 
 @pytest.fixture(scope="module")
 def large(client: TestClient) -> Iterator[str]:
-    """URL of a library of 60 measured domains, the last without captions, whose index is missing."""
+    """URL of a library of 70 measured domains, the last without captions, whose index is missing."""
     orders = range(1, DOMAINS + 1)
     for gallery, best in (("local", 0.9), ("global", 0.7)):
         cells = {
@@ -164,25 +164,26 @@ def _press(browser: WebDriver, pager: str, name: str) -> None:
 def test_matrix_is_paged_by_domains_and_releases(page: WebDriver, client: TestClient) -> None:
     complete = client.get("/forgetting", params={"rows": DOMAINS}).json()
     assert _rows(page) == ["nothing (zero-shot)", "its own release"] + [
-        f"{number} {complete['after'][number - 1]}" for number in range(41, 61)
+        f"{number} {complete['after'][number - 1]}" for number in range(51, 71)
     ]
     assert texts(page, "#matrix thead th")[1:] == complete["tasks"][:20]
     learned = [f"{100 * share:.1f}" for share in complete["learned"]["local"][:20]]
     assert texts(page, "[data-testid^=learned]") == learned
     assert [find(page, f"#{axis}-window").text for axis in ("domain", "release")] == [
         f"Domains 1–20 of {complete['domains']}",
-        "Releases 41–60 of 60",
+        "Releases 51–70 of 70",
     ]
+    assert "at most 64 others, evenly spaced" in find(page, "#matrix-note").text
     _press(page, "release", "Earlier releases")
-    wait_until(page, lambda b: _rows(b)[2].startswith("21 "))
+    wait_until(page, lambda b: _rows(b)[2].startswith("31 "))
     _press(page, "domain", "Later domains")
     wait_until(page, lambda b: texts(b, "#matrix thead th")[1:] == complete["tasks"][20:40])
-    shown = [f"{100 * share:.1f}" for share in complete["matrix_local"][39][20:40] if share is not None]
-    assert texts(page, "[data-testid^=cell-40-]") == shown
+    shown = [f"{100 * share:.1f}" for share in complete["matrix_local"][49][20:40] if share is not None]
+    assert texts(page, "[data-testid^=cell-50-]") == shown
     page.execute_script("document.querySelector('[data-gallery=global]').click()")
-    shown = [f"{100 * share:.1f}" for share in complete["matrix_global"][39][20:40] if share is not None]
-    wait_until(page, lambda b: texts(b, "[data-testid^=cell-40-]") == shown)
-    assert not texts(page, "#time-legend li"), "no lines of 60 domains"
+    shown = [f"{100 * share:.1f}" for share in complete["matrix_global"][49][20:40] if share is not None]
+    wait_until(page, lambda b: texts(b, "[data-testid^=cell-50-]") == shown)
+    assert not texts(page, "#time-legend li"), "no lines of 70 domains"
 
 
 def test_matrix_is_downloaded_as_csv(page: WebDriver, client: TestClient) -> None:
