@@ -8,7 +8,8 @@ import { isSearched, NOT_SEARCHED } from "./served_release.js";
 import { isSearchable } from "./task_states.js";
 
 const MAX_CHIPS = 40; // newest domains that are offered without a search for their name
-const MAX_UNCOUNTED = 3; // domains without a result that are shown beside those with results
+const MAX_NEWEST = 8; // of them that are shown before a search
+const MAX_UNFOLDED = 3; // domains that are shown rather than folded
 const TYPING_MILLISECONDS = 250;
 const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -122,7 +123,7 @@ function showSelection(nameOrId) {
   }
 }
 
-/** Draw the domains: first those with results, with counts, then a few of the others until all are requested. */
+/** Draw the domains: first those with results, with counts, then the others, of which some are folded. */
 export function drawDomainChoice() {
   const focused = document.activeElement?.dataset.task;
   const names = new Map(offered.map((task) => [task.name, isSearched(task, choice.pinned)]));
@@ -135,16 +136,18 @@ export function drawDomainChoice() {
   const drawn = [...counted, ...others].map((name) => domainChip(name, name, names.get(name)));
   $("domains").replaceChildren(domainChip("", "All domains"), ...drawn);
   showSelection(choice.task);
-  fold(others.filter((name) => name !== choice.task));
+  fold(others);
   if (focused !== undefined) focusChip(focused);
 }
 
-/** Hide domains without results behind a button that counts them. */
-function fold(names) {
+/** Hide domains without results, or older ones before a search, behind a button that counts them. */
+function fold(others) {
   const isCounted = countedSearch !== null && counts.size > 0;
-  const isFolded = isCounted && !showsOthers && !$("domain-text").value && names.length > MAX_UNCOUNTED;
+  const older = new Set(choice.learned.slice(0, -MAX_NEWEST).map(({ name }) => name));
+  const names = others.filter((name) => name !== choice.task && (isCounted || older.has(name)));
+  const isFolded = !showsOthers && !$("domain-text").value && names.length > MAX_UNFOLDED;
   $("other-domains").hidden = !isFolded;
-  $("other-domains").textContent = count(names.length, "other domain");
+  $("other-domains").textContent = count(names.length, "more domain");
   for (const chip of chips()) chip.hidden = isFolded && names.includes(chip.dataset.task);
 }
 

@@ -60,7 +60,9 @@ class TaskFilters(_CursorParameters):
     )
     into: _Text | None = optional("Only appends to this domain (name or ID).")
     method: _Text | None = optional("Only tasks with this learning method.")
-    text: _Text | None = optional("Only tasks with this text in name or ID, and appends to them.")
+    text: _Text | None = optional(
+        "Only tasks with these words in the name, or this text in the ID, and their appends."
+    )
     searched: bool | None = optional("true: only domains that can be searched; false: the others.")
     sort: choice_types.TaskSort = Field(
         default="position", description="A leading `-` reverses it. `position`: in queue."

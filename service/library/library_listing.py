@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, or_, select, true
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import SubtitleFormat, TextSource
@@ -73,7 +73,8 @@ def list_tasks(wanted: list_parameters.TaskFilters) -> TaskPage:
     if wanted.method is not None:
         query = query.where(Task.method == wanted.method)
     if wanted.text:
-        by_name = Task.name_key.contains(name_key(wanted.text), autoescape=True)
+        words = name_key(wanted.text).split()
+        by_name = and_(true(), *(Task.name_key.contains(word, autoescape=True) for word in words))
         named = select(Task.id).where(or_(by_name, contains_text(wanted.text, [Task.id, Task.slug])))
         query = query.where(or_(Task.id.in_(named), Task.target_id.in_(named)))
     with session_scope() as session:

@@ -219,6 +219,8 @@ def test_domains_are_searched_and_paged(page: WebDriver, client: TestClient) -> 
     wanted = [name for name in names if name.startswith("pottery")]
     wait_until(page, lambda b: texts(b, "#tasks .name") == wanted)
     assert not pager.is_displayed()
+    search.send_keys(Keys.HOME, "11 ")
+    wait_until(page, lambda b: texts(b, "#tasks .name") == ["pottery 11"])
     search.send_keys(" %_")
     wait_until(page, lambda b: "No domain matches" in find(b, "#tasks-none").text)
     search.send_keys(Keys.CONTROL, "a")
@@ -235,3 +237,16 @@ def test_shards_and_releases_are_paged(page: WebDriver) -> None:
     page.execute_script("arguments[0].click()", pager.find_element(By.XPATH, ".//button[.='Next']"))
     wait_until(page, lambda b: set(texts(b, "#releases tbody tr td:nth-child(2)")).isdisjoint(first))
     assert len(texts(page, "#releases tbody tr")) == 10
+
+
+def test_older_domains_are_folded_before_a_search(browser: WebDriver, client: TestClient, large: str) -> None:
+    names = [task["name"] for task in client.get("/tasks").json()]
+    browser.get(large.removesuffix("/admin"))
+    wait_for(browser, "#domains button", 41)
+    assert [text for text in texts(browser, "#domains button") if text] == ["All domains", *names[-8:]]
+    chips, field, more = (find(browser, css) for css in ("#domains", "#domain-text", "#other-domains"))
+    assert chips.rect["y"] + chips.rect["height"] <= field.rect["y"], "long names get whole rows"
+    assert more.text == "32 more domains"
+    more.click()
+    assert [text for text in texts(browser, "#domains button") if text] == ["All domains", *names[-40:]]
+    assert browser.execute_script("return document.activeElement.dataset.task") == names[-40]
