@@ -231,6 +231,17 @@ def test_invalid_edit_is_shown_at_its_field_and_a_stale_one_is_refused(
     client.patch(f"/videos/{video}", json={"captions": before["captions"]})
 
 
+def test_long_names_stay_in_their_cards(browser: WebDriver, address: str, library: list[str]) -> None:
+    _open_domain(browser, address, library[0])
+    outside = browser.execute_script(
+        "const names = document.querySelectorAll('.caption a, .tile-text .badge span:last-child');"
+        "for (const name of names) name.textContent = 'a_file_without_spaces_'.repeat(5);"
+        "const right = (node) => node.getBoundingClientRect().right;"
+        "return [...names].filter((name) => right(name) > right(name.closest('li, .tile')) + 1).length"
+    )
+    assert outside == 0
+
+
 def test_rejected_videos_are_listed_with_their_reasons(
     browser: WebDriver, address: str, library: list[str]
 ) -> None:
