@@ -14,7 +14,7 @@ import { watchOperations } from "./operations/operations_section.js";
 import { drawCurves } from "./recall_curves.js";
 import { drawMeasures, drawTable, galleryName, matrixCsv } from "./recall_matrix.js";
 import { drawStorageNotes, refreshStorage } from "./storage_tables.js";
-import { refreshSyncs } from "./sync_list.js";
+import { drawSyncs, refreshSyncs } from "./sync_list.js";
 import { drawTasks, refreshTasks, setUpTasks, updateTimes } from "./task_list.js";
 
 const REFRESH_MILLISECONDS = 4000;
@@ -54,7 +54,7 @@ async function refreshIfVisible() {
 function refreshTimes() {
   if (document.hidden) return;
   updateTimes();
-  if (!$("syncs-section").hidden) refreshSyncs().catch(showUnreachable); // times of the next runs
+  drawSyncs();
 }
 
 /** Read the library's state, and those of its parts that have changed. */

@@ -1,11 +1,13 @@
-// The table of registered syncs: domains that follow a folder of videos.
+// The table of registered syncs, in pages: domains that follow a folder of videos. Those that failed come first.
 
 import { api } from "./api_client.js";
 import { $, announce, button, el, replaceRows, restoreFocus, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
+import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
 
+const PAGE = 10; // rows
 const KINDS = [
   "new",
   "changed",
@@ -18,13 +20,32 @@ const KINDS = [
   "left_out",
 ];
 
+let syncs = [];
+
+const pages = new PagedList({
+  label: "followed folders",
+  read: async (first) => {
+    const next = (first ?? 0) + PAGE;
+    return { entries: syncs.slice(first ?? 0, next), next: next < syncs.length ? next : null };
+  },
+  draw: (entries) => replaceRows($("syncs").tBodies[0], entries.map(syncRow)),
+});
+$("syncs").parentElement.after(pages.node);
+
+/** Draw the shown page again, whose times change. */
+export const drawSyncs = () => pages.refresh();
+
 /** Read the registered syncs and draw them; without any, the section is hidden. */
 export async function refreshSyncs() {
-  const syncs = await api("/syncs");
+  const read = await api("/syncs");
+  const failed = read.filter((sync) => sync.error);
+  syncs = [...failed, ...read.filter((sync) => !sync.error)];
   $("syncs-section").hidden = !syncs.length;
-  const failed = syncs.filter((sync) => sync.error).length;
-  setText($("syncs-note"), failed ? `${count(failed, "sync")} failed` : count(syncs.length, "folder"));
-  replaceRows($("syncs").tBodies[0], syncs.map(syncRow));
+  setText(
+    $("syncs-note"),
+    failed.length ? `${count(failed.length, "sync")} failed` : count(syncs.length, "folder"),
+  );
+  await drawSyncs();
 }
 
 function syncRow(sync) {

@@ -16,7 +16,7 @@ import { isFinal, isSearchable } from "./task_states.js";
 
 const STAGES = ["probing", "training", "indexing", "evaluating"];
 const MAX_STREAMS = 2; // browsers open six connections per server; other tasks are polled with the page
-const MAX_REJECTED = 100; // shown entries
+const MAX_REJECTED = 10; // shown entries; the domain's page lists all
 const PAGE = 10; // rows
 const MIN_FILTERED = 9; // learned domains from which the list can be searched
 const TYPING_MILLISECONDS = 200;
@@ -300,13 +300,12 @@ class TaskRow {
     setOptionalText(this.hint, remedyText(task));
     const rejected = Math.max(task.counts.rejected, task.rejected.length);
     this.rejected.hidden = !rejected;
+    setText(this.rejectedSummary, `${count(rejected, "video")} rejected`);
     // The reasons explain the failure; a user who closes the list keeps it closed.
     if (rejected && task.state === "failed" && !this.isOpened) {
       this.isOpened = true;
-      this.rejected.open = true;
-    }
-    setText(this.rejectedSummary, `${count(rejected, "video")} rejected`);
-    if (this.rejected.open && this.rejectedList.children.length < Math.min(rejected, MAX_REJECTED)) {
+      this.rejected.open = true; // which reads the list
+    } else if (this.rejected.open && this.rejectedList.children.length < Math.min(rejected, MAX_REJECTED)) {
       this.readRejected();
     }
   }
@@ -317,6 +316,9 @@ class TaskRow {
     const items = videos.map(({ uri, reason }) =>
       el("li", {}, el("code", { textContent: fileName(uri) }), ` ${rejectionReason(reason)}`),
     );
+    const others = this.task.counts.rejected - items.length;
+    if (items.length && others > 0)
+      items.push(el("li", { textContent: `and ${count(others, "more video")}` }));
     this.rejectedList.replaceChildren(...items);
   }
 

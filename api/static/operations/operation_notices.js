@@ -6,6 +6,7 @@ import { isPermitted } from "../permissions.js";
 import { unsearchedText } from "../served_release.js";
 import { openServeDialog } from "./serve_release_dialog.js";
 
+const MAX_ALERTS = 3; // shown until the user asks for more
 let drawn = null;
 
 /** Draw the notices for a state of the library. */
@@ -19,6 +20,11 @@ export function drawNotices(status, refresh) {
     notices.push(
       el("p", { className: "muted", textContent: `and ${count(number - alerts.length, "more alert")}` }),
     );
+  }
+  const folded = notices.splice(MAX_ALERTS);
+  if (folded.length) {
+    const summary = el("summary", { textContent: count(number - MAX_ALERTS, "more alert") });
+    notices.push(el("details", {}, summary, ...folded));
   }
   replaceRows($("notices"), [...(pinned ? [pinNotice(pinned, refresh)] : []), ...notices]);
 }

@@ -16,8 +16,8 @@ from sqlalchemy import delete, update
 from cinestrata_schemas.library import UncaptionedDomain
 from service.catalog.database import now, session_scope
 from service.catalog.leases import ALIVE, report_worker
-from service.catalog.operation_tables import Alert, WorkerReport
-from service.catalog.tables import Recall, Shard, Task
+from service.catalog.operation_tables import Alert, Sync, WorkerReport
+from service.catalog.tables import Recall, Shard, Task, Video
 from service.library.alerts import evaluate_alerts
 from service.tasks import broker
 from tests.api.browser import find, refresh_library_page, serve, texts, wait_for, wait_until
@@ -250,3 +250,53 @@ def test_older_domains_are_folded_before_a_search(browser: WebDriver, client: Te
     more.click()
     assert [text for text in texts(browser, "#domains button") if text] == ["All domains", *names[-40:]]
     assert browser.execute_script("return document.activeElement.dataset.task") == names[-40]
+
+
+def test_first_alerts_are_shown_and_others_on_request(page: WebDriver) -> None:
+    evaluate_alerts()
+    refresh_library_page(page)
+    wait_until(page, lambda b: len(b.find_elements(By.CSS_SELECTOR, ".op-notice")) == 10)
+    assert len([text for text in texts(page, ".op-notice") if text]) == 3
+    (number,) = texts(page, "#notices summary")
+    with session_scope() as session:
+        assert number == f"{session.query(Alert).count() - 3} more alerts"
+    find(page, "#notices summary").click()
+    assert all(texts(page, ".op-notice"))
+
+
+def test_followed_folders_are_paged_and_failed_ones_come_first(page: WebDriver) -> None:
+    with session_scope(write=True) as session:
+        at = now(session)
+        common = {"every_seconds": 60, "vanished": "keep", "captions_from_names": False, "created_at": at}
+        for number in range(10, 35):
+            error = "The folder is missing." if number == 30 else None
+            name = f"folder {number}"
+            sync = Sync(id=name, name=name, source="/", next_run_at=at, error=error, **common)
+            session.add(sync)
+    refresh_library_page(page)
+    names = [f"folder {number}" for number in (30, *range(10, 30), *range(31, 35))]
+    wait_until(page, lambda b: texts(b, "#syncs .badge") == names[:10])
+    following = find(page, "[aria-label='Pages of followed folders'] button:last-child")
+    for last in (20, 25):
+        page.execute_script("arguments[0].click()", following)
+        wait_until(page, lambda b, last=last: texts(b, "#syncs .badge") == names[last // 11 * 10 : last])
+    assert not following.is_enabled()
+
+
+def test_failed_task_lists_few_rejected_videos_and_reads_them_once(page: WebDriver) -> None:
+    with session_scope(write=True) as session:
+        fields = {"id": "f", "name": "failed", "method": "strata", "state": "failed"}
+        fields |= {"progress": {"stage": "failed"}, "counts": {"rejected": 30}, "created_at": now(session)}
+        session.add(Task(position=999, **fields))
+        session.flush()
+        for number in range(30):
+            session.add(
+                Video(id=f"bad-{number}", task_id="f", uri=f"{number}.mp4", status="rejected", reason="empty")
+            )
+    refresh_library_page(page)
+    wait_until(page, lambda b: len(texts(b, "#tasks .rejects li")) == 11)
+    assert texts(page, "#tasks .rejects li")[9:] == ["9.mp4 empty", "and 20 more videos"]
+    read = (
+        "return performance.getEntriesByType('resource').filter(({name}) => name.includes('rejected')).length"
+    )
+    assert page.execute_script(read) == 1
