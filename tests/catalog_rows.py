@@ -34,33 +34,13 @@ def add_release_and_shard(
     """Write the rows of a published shard and of the release that embedded it, as a worker does."""
     release = shard.release_id if isinstance(shard, Shard) else shard.release
     with session_scope(write=True) as session:
-        at = now(session)
-        session.add(
-            Release(
-                id=release,
-                task_id=task_id,
-                learned_order=order,
-                method="m",
-                backbone="tiny",
-                kind=kind,
-                fingerprint=shard.fingerprint,
-                bytes=release_bytes,
-                created_at=at,
-            )
-        )
+        common = {"task_id": task_id, "fingerprint": shard.fingerprint, "created_at": now(session)}
+        learned = Release(id=release, learned_order=order, method="m", backbone="tiny", kind=kind, **common)
+        learned.bytes = release_bytes
+        session.add(learned)
         session.flush()
-        session.add(
-            Shard(
-                id=shard.id,
-                task_id=task_id,
-                release_id=release,
-                fingerprint=shard.fingerprint,
-                count=shard.count,
-                dim=shard.dim,
-                bytes=shard.bytes,
-                created_at=at,
-            )
-        )
+        columns = {name: getattr(shard, name) for name in ("id", "count", "dim", "bytes")}
+        session.add(Shard(release_id=release, **columns, **common))
 
 
 def count_changes(session: Session, videos: Iterable[Video]) -> None:

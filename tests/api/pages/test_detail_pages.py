@@ -69,6 +69,13 @@ def test_domain_page_shows_videos_queries_and_confusion(
         find(browser, "#more-queries-button").click()
         assert len(texts(browser, "[data-testid=worst-query]")) == len(report["worst"])
     assert not find(browser, "#rejected").is_displayed()
+    outside = browser.execute_script(
+        "const names = [...document.querySelectorAll('.caption a, .tile-text .badge span:last-child')];"
+        "for (const name of names) name.textContent = 'a_name_without_spaces_'.repeat(5);"
+        "const right = (node) => node.getBoundingClientRect().right;"
+        "return names.filter((name) => right(name) > right(name.closest('li, .tile')) + 1).length"
+    )
+    assert outside == 0, "long names stay in their cards"
 
 
 def test_upgrade_is_offered_and_its_recall_shown_until_it_is_accepted(
@@ -229,17 +236,6 @@ def test_invalid_edit_is_shown_at_its_field_and_a_stale_one_is_refused(
     wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
     assert browser.execute_script("return document.activeElement.id") == "edit"
     client.patch(f"/videos/{video}", json={"captions": before["captions"]})
-
-
-def test_long_names_stay_in_their_cards(browser: WebDriver, address: str, library: list[str]) -> None:
-    _open_domain(browser, address, library[0])
-    outside = browser.execute_script(
-        "const names = document.querySelectorAll('.caption a, .tile-text .badge span:last-child');"
-        "for (const name of names) name.textContent = 'a_file_without_spaces_'.repeat(5);"
-        "const right = (node) => node.getBoundingClientRect().right;"
-        "return [...names].filter((name) => right(name) > right(name.closest('li, .tile')) + 1).length"
-    )
-    assert outside == 0
 
 
 def test_rejected_videos_are_listed_with_their_reasons(

@@ -58,36 +58,15 @@ def hostile_library(client: TestClient, library: list[str]) -> str:
         count_changes(session, session.scalars(select(Video)))
         template = session.get_one(Task, library[0])
         for number, text in enumerate(HOSTILE):
-            failed = Task(
-                id=f"tsk_hostile{number}",
-                position=1000 + number,
-                name=f"{number} {text}"[:80],
-                method=text[:64],
-                state="failed" if number % 2 else "queued",
-                error=joined,
-                error_hint=text,
-                progress={"stage": "failed"},
-                counts={"videos": 1, "rejected": 1},
-                created_at=template.created_at,
-            )
-            session.add(failed)
-            session.flush()
-            session.add(
-                Video(id=f"rejected-{number}", task_id=failed.id, uri=text, status="rejected", reason=joined)
-            )
-            session.add(
-                Sync(
-                    id=f"sync_{number}",
-                    name=f"{number} {text}",
-                    source=text,
-                    every_seconds=60,
-                    vanished="keep",
-                    captions_from_names=False,
-                    created_at=now(session),
-                    next_run_at=now(session),
-                    error=joined,
-                )
-            )
+            failed = Task(id=f"tsk_hostile{number}", position=1000 + number, name=f"{number} {text}"[:80])
+            failed.method, failed.state = text[:64], "failed" if number % 2 else "queued"
+            failed.error, failed.error_hint, failed.created_at = joined, text, template.created_at
+            failed.progress, failed.counts = {"stage": "failed"}, {"videos": 1, "rejected": 1}
+            failed.videos = [Video(id=f"rejected-{number}", uri=text, status="rejected", reason=joined)]
+            sync = Sync(id=f"sync_{number}", name=f"{number} {text}", source=text, every_seconds=60)
+            sync.vanished, sync.captions_from_names, sync.error = "keep", False, joined
+            sync.created_at = sync.next_run_at = now(session)
+            session.add_all([failed, sync])
         for release in session.scalars(select(Release)):
             release.backbone = joined[:255]
     client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
