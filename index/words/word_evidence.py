@@ -28,12 +28,12 @@ Relevance feedback: a positive text counts as one of the video's, with a share o
 for it but stays below a caption's. Negative feedback is bounded evidence against one video for one text.
 
 A transcript of two hours has most common words somewhere, so a query's words count together only within one *passage*,
-about half a minute of speech, and a video has the evidence of its best passage. A passage with less than four fifths of
-the query's IDF weight Q says something else. For one with the weight B, and the share c of the last fifth, the evidence
-is s c (0.5 B + 25 f min(1, Q / 6)), where f is 1 for the words as typed and less for other forms of them, and s depends
-on the source: 0.6 for what was given or edited, and 0.5 for what was heard or read, where words may be wrong. A query
-whose words are said all the time tells little: its weight, computed from their frequencies among passages, is small.
-The evidence of a transcript is never negative, since nobody says everything that a video shows.
+about half a minute of speech, and a video has the evidence of its best passage. For one with the weight B of the
+query's IDF weight Q, it is s c (0.5 B + 25 f min(1, Q / 6)), where c rises evenly from 0, for a quarter of Q, to 1, for
+all of it, f is 1 for the words as typed and less for other forms of them, and s depends on the source: 0.6 for what was
+given or edited, and 0.5 for what was heard or read, where words may be wrong. A query whose words are said all the time
+tells little: its weight, computed from their frequencies among passages, is small. The evidence of a transcript is
+never negative, since nobody says everything that a video shows.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _SPOKEN = {
 }  # relative to a caption's evidence
 _HIGHEST_SPOKEN = 40.0  # log-odds before this share, as for a caption
 _SPOKEN_PER_WEIGHT, _ALL_SPOKEN = 0.5, 25.0
-_SPOKEN_FROM = 0.8  # share of a query's IDF weight
+_SPOKEN_FROM = 0.25  # share of a query's IDF weight
 _RARE = 6.0  # IDF weight of a word in one of 400 passages
 _OTHER_FORM = 0.6
 _SAYS_ALL_TERMS = 6.0  # log-odds from which a passage with all words of the query is a match
 # Passages without the words, added so that the few passages of a small library do not make all words common.
-_PRIOR_PASSAGES = 1000
+_PRIOR_PASSAGES = 100
 _MAX_PASSAGES = 20_000  # that are compared with a query
 
 
@@ -330,7 +330,8 @@ def _unit_weights(
 
 
 def required_units(frequencies: Ints, passages: int) -> list[int]:
-    """Choose the rarest units of a query so that every passage with evidence has one; none if they are too common.
+    """Choose the rarest units of a query so that every passage with evidence has one; units that are too common are
+    left out.
 
     Args:
         frequencies: Number of passages in the library with each unit, ``[U]``.
@@ -341,8 +342,9 @@ def required_units(frequencies: Ints, passages: int) -> list[int]:
     # A passage without any of these lacks more than it may.
     most = (1 - _SPOKEN_FROM) * weights.sum()
     count = int(np.searchsorted(np.cumsum(weights[order]), most, side="right")) + 1
-    required: list[int] = order[:count].tolist()
-    return required if frequencies[required].sum() <= _MAX_PASSAGES else []
+    few = int(np.searchsorted(np.cumsum(frequencies[order]), _MAX_PASSAGES, side="right"))
+    required: list[int] = order[: min(count, few)].tolist()
+    return required
 
 
 def passage_evidence(

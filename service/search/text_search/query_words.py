@@ -59,7 +59,7 @@ class QueryWords:
         corrected: The query with corrected words; None if nothing was corrected.
         captions: Captions of the snapshot's tasks.
         evidence: Evidence for the videos of the searched tasks; its domains are the indices of the snapshot's tasks.
-        passages: The passage of timed texts with the words, by video, for videos with such a passage.
+        passages: The passage of timed texts with the words, by video, where it says the most of the query.
         highest: Highest evidence that a video in each of the snapshot's tasks can have, ``float32 [T]``.
     """
 
@@ -199,7 +199,7 @@ class QueryWords:
             self.evidence = self.evidence.with_phrase(self._texts.words.lookup([phrase]).videos)
 
     def _add_transcripts(self, is_searched: npt.NDArray[np.bool_]) -> None:
-        """Add the evidence from transcripts, and remember each video's best passage."""
+        """Add the evidence from transcripts, and remember each video's best passage, if no other text says more."""
         matches = self._texts.transcripts.lookup(self.units, required_units)
         log_odds, says_all = passage_evidence(
             matches.strengths, matches.kinds, matches.frequencies, matches.documents
@@ -211,7 +211,8 @@ class QueryWords:
         rows = rows[np.lexsort((matches.videos[rows], -log_odds[rows], videos[rows]))]
         rows = rows[np.diff(videos[rows], prepend=-1) != 0]
         if len(rows):
-            self.passages = dict(zip(videos[rows].tolist(), matches.videos[rows].tolist(), strict=True))
+            shown = rows[says_all[rows] | (log_odds[rows] > self.look_up(videos[rows])[0])]
+            self.passages = dict(zip(videos[shown].tolist(), matches.videos[shown].tolist(), strict=True))
             self.evidence = self.evidence.with_transcripts(
                 videos[rows], domains[rows], log_odds[rows], says_all[rows]
             )

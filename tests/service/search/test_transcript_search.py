@@ -106,7 +106,22 @@ def test_part_is_the_shortest_with_all_words(served: SearchEngine) -> None:
 def test_words_of_distant_parts_do_not_count_together(served: SearchEngine) -> None:
     answer = served.search("gradient momentum", k=9)
     assert not answer.matching
-    assert _spans(served, "gradient momentum") == []
+    assert _spans(served, "gradient momentum") == [(600, 604, "questions about momentum")]
+
+
+@pytest.mark.parametrize("query", ["about momentum", "momentum giraffe"])
+def test_part_with_some_of_the_words_is_found(served: SearchEngine, query: str) -> None:
+    assert _first(served, query).video_id == "talks-0"
+    assert _spans(served, query) == [(600, 604, "questions about momentum")]
+
+
+def test_video_does_not_play_from_a_part_that_says_less_than_its_caption(served: SearchEngine) -> None:
+    edit_video(
+        "cars-0", VideoPatch(transcript=_cues([(0.0, 1.0, "the engine"), (100.0, 103.0, "a taxi to town")]))
+    )
+    first = _first(served, "red taxi turns")
+    assert first.video_id == "cars-0"
+    assert [text.kind for text in first.words] == ["caption"]
 
 
 def test_part_behind_the_end_of_the_file_is_shown_and_not_played(served: SearchEngine) -> None:
