@@ -100,6 +100,7 @@ def test_several_small_appends_calibrate_searches(learned_task: str, monkeypatch
         assert served_captions() == captions
 
 
+@pytest.mark.slow
 def test_release_that_is_served_again_has_the_model_of_its_appends(
     learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def post_analytic(post_videos: Post, name: str, **fields: Any) -> str:
     return post_videos(name, videos=10, method="analytic", settings={}, **({"tests": 0} | fields))
 
 
+@pytest.mark.slow
 def test_worker_that_keeps_what_it_has_read_learns_as_a_new_one(
     post_videos: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
