@@ -1,9 +1,9 @@
 """Send corrupted media files through the probing worker: ``python -m benchmarks.hostile.hostile_media``.
 
-Valid videos and pictures are damaged, or made to lie. The probing worker's job runs in this process, on its own library
-with SQLite and without a broker. Its decoder processes have the product's limits. The report counts the outcomes of
-each kind, and everything that must not happen: exceptions in the worker, connections from a decoder, and files outside
-the data folder.
+Valid videos with sound and pictures are damaged, or made to lie. The probing worker's job runs in this process, on its
+own library with SQLite and without a broker, and the sound tracks of accepted files are read. Decoder and reader
+processes have the product's limits. The report counts the outcomes of each kind, and everything that must not happen:
+exceptions in the worker, connections from a decoder, and files outside the data folder.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from sqlalchemy import select
 
 from benchmarks.reporting.markdown_tables import write_json
 from cinestrata_schemas.tasks import TaskSpec
+from media.reading import VideoReader
 from media.video_limits import VideoLimits
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
@@ -44,16 +46,17 @@ from service.library.deletion import delete_task
 from service.tasks import commands, lifecycle, probing
 
 _WIDTH, _HEIGHT, _FRAMES = 96, 72, 12
-# name → container, codec, pixel format
+_SAMPLES = 48_000  # of sound, one second
+# name → container, codec, pixel format, codec of the sound
 _ENCODINGS = {
-    "mp4": ("mp4", "libx264", "yuv420p"),
-    "mov": ("mov", "mpeg4", "yuv420p"),
-    "mkv": ("matroska", "libx264", "yuv420p"),
-    "webm": ("webm", "libvpx", "yuv420p"),
-    "avi": ("avi", "mjpeg", "yuvj420p"),
-    "ts": ("mpegts", "mpeg2video", "yuv420p"),
-    "gif": ("gif", "gif", "rgb8"),
-    "flv": ("flv", "flv", "yuv420p"),
+    "mp4": ("mp4", "libx264", "yuv420p", "aac"),
+    "mov": ("mov", "mpeg4", "yuv420p", "pcm_s16le"),
+    "mkv": ("matroska", "libx264", "yuv420p", "flac"),
+    "webm": ("webm", "libvpx", "yuv420p", "libopus"),
+    "avi": ("avi", "mjpeg", "yuvj420p", "mp2"),
+    "ts": ("mpegts", "mpeg2video", "yuv420p", "mp2"),
+    "gif": ("gif", "gif", "rgb8", None),
+    "flv": ("flv", "flv", "yuv420p", "aac"),
 }
 _BOXES = (b"moov", b"mvhd", b"trak", b"tkhd", b"mdhd", b"stsd", b"stts", b"stsz", b"stsc", b"stco", b"mdat")
 _HUGE = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1_000_000_000, 100_000)
@@ -71,20 +74,27 @@ Corruption = Callable[[random.Random, Bases], bytes]
 
 
 def valid_files() -> dict[str, bytes]:
-    """Encode small valid files by format name: moving noise, for which every decoder has to work."""
+    """Encode small valid files by format name: moving and audible noise, for which every decoder has to work."""
     picture = np.random.default_rng(0).integers(0, 255, (_HEIGHT, _WIDTH, 3), dtype=np.uint8)
     return {name: _encode(picture, *encoding) for name, encoding in _ENCODINGS.items()}
 
 
-def _encode(picture: np.ndarray, container: str, codec: str, pixels: str) -> bytes:
+def _encode(picture: np.ndarray, container: str, codec: str, pixels: str, sound: str | None) -> bytes:
     file = io.BytesIO()
     with av.open(file, "w", format=container) as output:
         stream: Any = output.add_stream(codec, rate=12)
         stream.width, stream.height, stream.pix_fmt = _WIDTH, _HEIGHT, pixels
+        track: Any = output.add_stream(sound, rate=_SAMPLES, layout="mono") if sound else None
         for shift in range(_FRAMES):
             frame = av.VideoFrame.from_ndarray(np.roll(picture, 5 * shift, axis=1), format="rgb24")
             output.mux(stream.encode(frame.reformat(format=pixels)))
         output.mux(stream.encode(None))
+        if track:
+            noise = np.random.default_rng(1).integers(-20_000, 20_000, (1, _SAMPLES), dtype=np.int16)
+            samples = av.AudioFrame.from_ndarray(noise, "s16", "mono")
+            samples.sample_rate, samples.pts, samples.time_base = _SAMPLES, 0, Fraction(1, _SAMPLES)
+            output.mux(track.encode(samples))
+            output.mux(track.encode(None))
     return file.getvalue()
 
 
@@ -285,18 +295,20 @@ def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
     files = valid_files()
     names, shares = list(KINDS), [share for share, _ in KINDS.values()]
     outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in (*names, "valid files")}
-    violations: list[str] = []
+    violations, sounds = list[str](), Counter[str]()
     started = time.monotonic()
     # Otherwise, a worker that rejects everything would pass. Libraries imported now write to their own caches.
-    _probe_batch("valid", [("valid files", content) for content in files.values()], outcomes)
+    valid = [("valid files", content) for content in files.values()]
+    with VideoReader() as reader:
+        _probe_batch("valid", valid, outcomes, reader, Counter())
     before = _outside_files(root)
     kinds = dice.choices(names, shares, k=inputs)
-    with _connections() as (address, connections):
+    with _connections() as (address, connections), VideoReader() as reader:
         bases = Bases(files, address)
         for first in range(0, inputs, _BATCH):
             batch = [(kind, KINDS[kind][1](dice, bases)) for kind in kinds[first : first + _BATCH]]
             try:
-                violations += _probe_batch(f"batch-{first}", batch, outcomes)
+                violations += _probe_batch(f"batch-{first}", batch, outcomes, reader, sounds)
             except Exception:
                 violations.append(f"the worker raised after input {first}: {traceback.format_exc(limit=3)}")
             print(
@@ -317,13 +329,20 @@ def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
         "violations": violations,
         "columns": ["inputs", *columns, "violations"],
         "rows": [[inputs, *(total[name] for name in columns), len(violations)]],
+        "sounds": dict(sounds),
         "seconds": round(time.monotonic() - started),
         "peak_worker_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 
 
-def _probe_batch(name: str, files: list[tuple[str, bytes]], outcomes: dict[str, Counter[str]]) -> list[str]:
-    """Probe files as one task, and count the outcomes; returns violations."""
+def _probe_batch(
+    name: str,
+    files: list[tuple[str, bytes]],
+    outcomes: dict[str, Counter[str]],
+    reader: VideoReader,
+    sounds: Counter[str],
+) -> list[str]:
+    """Probe files as one task, read the sound of accepted ones, and count the outcomes of both; returns violations."""
     folder = settings().media_root / name
     folder.mkdir(parents=True)
     for number, (_, content) in enumerate(files):
@@ -350,6 +369,9 @@ def _probe_batch(name: str, files: list[tuple[str, bytes]], outcomes: dict[str, 
         facts = (row.width or 0, row.height or 0, row.frames or 0, row.duration or 0.0)
         if row.status == "accepted" and not _is_plausible(*facts, len(content)):
             violations.append(f"an accepted input ({kind}) states width, height, frames, seconds {facts}")
+        if row.status == "accepted":
+            reading = reader.read(settings().media_root / row.uri, ["speech"])["speech"]
+            sounds["not read" if reading.failed else reading.note or "read"] += 1
     for number in range(len(files)):
         (folder / f"{number}.mp4").unlink()
     if commands.get_task(task).state not in ("ready", "failed", "cancelled"):

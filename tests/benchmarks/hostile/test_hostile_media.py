@@ -17,4 +17,6 @@ def test_corrupted_files_are_accepted_or_rejected_and_harm_nothing() -> None:
     assert sum(sum(counts.values()) for counts in outcomes.values()) == 200 + len(hostile_media.valid_files())
     (row,) = report["rows"]  # type: ignore[misc]
     assert row[0] == sum(row[1:]) == 200
+    assert sum(report["sounds"].values()) == row[1]  # type: ignore[attr-defined]
+    assert report["sounds"]["read"] > 50  # type: ignore[index]
     assert outcomes["random bytes after a signature"].keys() <= {"rejected", "copy of another input"}
