@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from index.arrays import Vectors
+from models.encoders.query_encoder import QueryEncoder, TokenizedText
 
 
 class WordRouting:
@@ -14,9 +16,15 @@ class WordRouting:
     shares_text_encoding = False
     shared_modes: tuple[str, ...] = ()
 
-    def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-        """Return the token IDs, which the absent evidence does not need."""
-        return [np.empty(0, np.int64) for _ in texts]
+    cosines = QueryEncoder.cosines
 
-    def routing_evidence(self, texts: Sequence[npt.NDArray[np.int64]], tasks: Sequence[str]) -> None:
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Tokenize each text to itself, with its word pieces."""
+        return [TokenizedText(text, np.flatnonzero(self.piece_presence([text]))) for text in texts]
+
+    def encode_pairs(self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str) -> Vectors:
+        """Encode texts for one task."""
+        return self.encode([text.tokens for text in texts], tasks[:1], mode)[:, 0]
+
+    def routing_evidence(self, texts: Sequence[TokenizedText], tasks: Sequence[str]) -> None:
         """Return no evidence."""

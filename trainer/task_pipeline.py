@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Vectors
+from index.arrays import Ids, Vectors, find_ids
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, split_training_state
@@ -88,7 +88,7 @@ class HeldOutVideos:
 
     def restricted_to(self, ids: Ids) -> HeldOutVideos:
         """Keep only the videos among ``ids``, which excludes deleted ones from evaluation."""
-        remaining = self.ids[np.isin(self.ids, ids)]
+        remaining = self.ids[find_ids(np.sort(ids), self.ids)[0]]
         present = set(remaining.tolist())
         return HeldOutVideos(remaining, tuple(query for query in self.queries if query.vector_id in present))
 

@@ -107,6 +107,8 @@ class SearchableShard(ABC):
         vectors = np.empty((len(ids), self.dim), np.float32)
         missing = np.ones(len(ids), bool)
         for present, rows in self._fetch(ids):
+            if present.all() and not len(self.deleted):
+                return rows
             vectors[present] = rows
             missing &= ~present
         if len(self.deleted):

@@ -17,7 +17,7 @@ bit in any batch and any set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from threading import Lock
@@ -260,6 +260,38 @@ class AnalyticMapSet:
             chosen, tasks = rows[batch], positions[batch] + self._first
             vectors[batch] = self._apply(frozen[chosen], tokens[chosen], tasks)
         return vectors
+
+    def cosines(
+        self, frozen: Floats, texts: Sequence[Ints], positions: Sequence[int], shards: Iterable[Floats]
+    ) -> Iterator[Floats]:
+        """Yield, for each task (position), the cosines ``[n, N]`` of n texts, given as in :meth:`__call__`, with its
+        video vectors ``[N, dim]``; up to rounding, since no query vector is computed, which takes most of the time.
+        """
+        storage, size = self._storage, self.layout.semantic
+        beta = self.layout.semantic_weight if self.layout.lexical else 1.0
+        distinct, inverse = np.unique(np.concatenate(texts), return_inverse=True)
+        columns = np.full(VOCABULARY, -1)
+        columns[distinct] = np.arange(len(distinct))
+        presence = np.zeros((len(distinct), len(texts)), np.float32)
+        presence[inverse, np.repeat(np.arange(len(texts)), [*map(len, texts)])] = 1
+        counts = presence.sum(axis=0)
+        for position, videos in zip(positions, shards, strict=True):
+            task = self._first + position
+            if storage.is_frozen[task]:
+                yield frozen @ videos.T
+                continue
+            semantic = normalize_rows(frozen[:, :size] - storage.centers[task]) @ videos[:, :size].T
+            first = storage.start(task)
+            found = columns[storage.keys[first : storage.ends[task]] - task * VOCABULARY]
+            rows = first + (found >= 0).nonzero()[0]
+            words, weights = presence[found[found >= 0]], storage.weights[rows]
+            unknown = storage.unknown_weights[task] ** 2 * (counts - words.sum(axis=0))
+            lengths = np.maximum(np.sqrt(weights**2 @ words + unknown), np.float32(MIN_LENGTH))
+            lexicon = (
+                weights[:, None] * storage.lexicon[rows] @ videos[:, size : size + self.layout.lexical].T
+            )
+            lexical = words.T @ lexicon / lengths[:, None]
+            yield np.float32(beta**0.5) * semantic + np.float32((1 - beta) ** 0.5) * lexical
 
     def _apply(self, frozen: Floats, tokens: Ints, tasks: Ints) -> Floats:
         """Map frozen vectors ``[P, dim]`` with tokens ``[P, L]`` for one task of the storage each, ``[P, dim]``."""

@@ -6,7 +6,7 @@ a search hardly depends on the number of tasks. Queries are encoded as arrays: o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from models.backbones.query_backbone import Vectors
 from models.encoders.encoder_registry import EncoderFamily, VideoLoader
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, TokenizedText, adapter_identity
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, arrays_with_prefix
+from models.releases.release_state import Array, ReleaseState, arrays_with_prefix
 from models.routing.router import CaptionEvidence, CaptionScatter, Indices, as_slice
 from models.routing.routing_profiles import distinct_pieces
 
@@ -132,6 +132,12 @@ class AnalyticQueryEncoder(QueryEncoder):
             np.array([indices[key] for key in keys], np.int64),
             positions * 0 if mode == "latest" else positions,
         )
+
+    def cosines(
+        self, texts: Sequence[str], tasks: Sequence[str], shards: Iterable[Vectors], needed: Array
+    ) -> Iterator[Vectors]:
+        positions, frozen = self._positions(tasks, self.modes[-1]), self.encode_with_backbone(texts)
+        return self._pinned.cosines(frozen, distinct_pieces(texts), positions, shards)
 
     def prepare_texts(self, texts: Sequence[TokenizedText]) -> None:
         self._texts.encode([text.tokens for text in texts], alone=True)

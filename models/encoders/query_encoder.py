@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from models.backbones.backbone_description import TokenIds
 from models.backbones.query_backbone import QueryBackbone, Vectors
@@ -113,6 +115,19 @@ class QueryEncoder(ABC):
     @abstractmethod
     def encode_pairs(self, texts: Sequence[TokenizedText], tasks: Sequence[str], mode: str) -> Vectors:
         """Encode text i for task i, to unit vectors ``[n, dim]`` equal to those from :meth:`encode`."""
+
+    def cosines(
+        self, texts: Sequence[str], tasks: Sequence[str], shards: Iterable[Vectors], needed: Array
+    ) -> Iterator[Vectors]:
+        """Yield, for each task, the cosines ``[n, N]`` of texts with the vectors ``[N, dim]`` of its shard, in the last
+        mode, up to rounding; those that are not ``needed [n, len(tasks)]`` may be 0.
+        """
+        for task, vectors, is_needed in zip(tasks, shards, needed.T, strict=True):
+            cosines = np.zeros((len(texts), len(vectors)), np.float32)
+            if len(rows := np.flatnonzero(is_needed)):
+                queries = self.encode([texts[row] for row in rows.tolist()], [task], self.modes[-1])[:, 0]
+                cosines[rows] = queries @ vectors.T
+            yield cosines
 
     def prepare_texts(self, texts: Sequence[TokenizedText]) -> None:  # noqa: B027 (optional hook)
         """Encode texts ahead of :meth:`routing_evidence` and :meth:`encode_pairs`, where tasks share an encoding."""

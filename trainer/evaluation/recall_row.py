@@ -6,13 +6,12 @@ vector, and cosines are merged after each task's routing prior is added. Both ga
 videos, as in the papers, or all videos (``local_all``, ``global_all``). Benchmarks also rank in ``global_raw``, which
 merges raw cosines, as the papers do, so that methods can be compared without routing, which helps all of them.
 
-A row rarely needs a query vector for every shard: if the routing prior leaves a shard's videos no chance to reach the
-score of a query's own video (:func:`models.routing.router.can_reach_score`), the query is not encoded for that shard,
-and the figures stay the same. Where words separate the tasks, a query costs one encoding for any number of tasks.
+A row rarely needs every shard: if the routing prior leaves a shard's videos no chance to reach the score of a query's
+own video (:func:`models.routing.router.can_reach_score`), the query is not compared with them, and the figures stay the
+same.
 
 In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. In a larger one it measures evenly
-spaced tasks and the newest, so that its cost grows linearly with the number of tasks, not quadratically: each query may
-have to be encoded for every shard, and every shard remains a gallery.
+spaced tasks and the newest, so that its cost grows linearly with the number of tasks: every shard remains a gallery.
 
 Only stored vectors are read, since videos of earlier tasks may be gone.
 """
@@ -29,7 +28,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Floats, Ids, Vectors, batches
+from index.arrays import Floats, Ids, Vectors, batches, find_ids
 from models.encoders.query_encoder import QueryEncoder
 from models.routing import DEFAULT_PRIOR
 from models.routing.router import Router, can_reach_score, fill_uncaptioned
@@ -48,7 +47,7 @@ GalleryName = Literal["local", "global", "local_all", "global_all", "global_raw"
 Ranks = Mapping[GalleryName, Floats]  # rank of each query's video, from 1, by gallery
 
 MAX_QUERY_VECTORS = 2048  # encoded at a time, so that memory is bounded for any number of queries and tasks
-_SHARED_FACTOR = 8  # more vectors at a time where tasks share the encoding of a text
+_BLOCK_VIDEOS = 4096  # scored at a time, unless a shard has more
 _MAX_SCORES = 2**24  # computed at a time
 MAX_MEASURED_TASKS = 64
 _TEXTS = 256  # texts per chunk of piece presence, which is as wide as the vocabulary
@@ -133,15 +132,13 @@ def build_evaluation_tasks(
     tasks: list[EvaluationTask] = []
     for gallery in galleries:
         texts = [query.text for query in gallery.queries]
-        column_of = (
-            {video: column for column, video in enumerate(gallery.shard.ids.tolist())} if texts else {}
-        )
+        column_of = {video: n for n, video in enumerate(gallery.shard.ids.tolist())} if texts else {}
         parts = [_evidence(encoder, router, chunk, names) for chunk in batches(texts, _TEXTS)]
         tasks.append(
             EvaluationTask(
                 gallery=gallery,
                 columns=np.array([column_of[query.vector_id] for query in gallery.queries], np.int64),
-                is_held_out=np.isin(gallery.shard.ids, gallery.held_out),
+                is_held_out=find_ids(np.sort(gallery.held_out), gallery.shard.ids)[0],
                 evidence=np.concatenate(parts) if parts else np.empty((0, len(galleries))),
             )
         )
@@ -163,7 +160,7 @@ def rank_queries(
     owners, total = np.repeat(np.arange(len(tasks)), counts), sum(counts)
     numbers = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)])
     largest = max((len(task.is_held_out) for task in tasks), default=1)
-    size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // max(1, largest)))
+    size = max(1, min(MAX_QUERY_VECTORS, _MAX_SCORES // (_BLOCK_VIDEOS + largest)))
 
     @lru_cache(maxsize=1)  # the queries of a task may continue in the next part
     def encode_queries(task: int) -> Vectors:
@@ -207,18 +204,35 @@ def _rank_part(
     }
     if raw:
         counts["global_raw"] = RankCount(truth)
-    needed = None if raw else counts["global"].truth - TIE_TOLERANCE
-    for index, vectors in _query_vectors(encoder, tasks, texts, owners, queries, bonuses, needed):
-        other = tasks[index]
-        scores = vectors @ other.vectors.T
-        held_out = scores[:, other.is_held_out]
-        counts["global"].add(held_out + bonuses[:, index : index + 1])
-        counts["global_all"].add(scores + bonuses[:, index : index + 1])
-        if (is_own := owners == index).any():
-            counts["local"].add(held_out[is_own], is_own)
-            counts["local_all"].add(scores[is_own], is_own)
+    lowest = -np.inf if raw else counts["global"].truth[:, None] - TIE_TOLERANCE
+    reached = can_reach_score(bonuses, lowest)
+    reached[np.arange(len(owners)), owners] = False  # own queries have vectors
+    needed = np.union1d(np.flatnonzero(reached.any(axis=0)), owners)
+    names = [tasks[t].gallery.task for t in needed.tolist()]
+    shards = (tasks[t].vectors for t in needed.tolist())
+    parts: Iterator[Vectors] = (queries @ vectors.T for vectors in shards)
+    if encoder.modes[-1] not in encoder.shared_modes:
+        parts = encoder.cosines(texts, names, shards, reached[:, needed])
+    block: list[tuple[int, Vectors]] = []
+    width = 0
+    for t, part in zip(needed.tolist(), parts, strict=True):
+        if (is_own := owners == t).any():
+            part[is_own] = own = queries[is_own] @ tasks[t].vectors.T
+            counts["local"].add(own[:, tasks[t].is_held_out], is_own)
+            counts["local_all"].add(own, is_own)
+        block.append((t, part))
+        width += part.shape[1]
+        if width < _BLOCK_VIDEOS and t != needed[-1]:
+            continue
+        held_out = np.concatenate([tasks[t].is_held_out for t, _ in block])
+        cosines = np.concatenate([part for _, part in block], axis=1)
         if raw:
-            counts["global_raw"].add(held_out)
+            counts["global_raw"].add(cosines[:, held_out])
+        columns = np.repeat([t for t, _ in block], [part.shape[1] for _, part in block])
+        scores = cosines + bonuses[:, columns]
+        counts["global"].add(scores[:, held_out])
+        counts["global_all"].add(scores)
+        block, width = [], 0
     return {name: count.ranks() for name, count in counts.items()}
 
 
@@ -229,49 +243,6 @@ def _encode_queries(encoder: QueryEncoder, task: EvaluationTask) -> Vectors:
     task_id, mode = task.gallery.task, encoder.modes[-1]
     chunks = batches(task.texts, MAX_QUERY_VECTORS)
     return np.concatenate([encoder.encode(chunk, [task_id], mode)[:, 0] for chunk in chunks])
-
-
-def _query_vectors(
-    encoder: QueryEncoder,
-    tasks: Sequence[EvaluationTask],
-    texts: Sequence[str],
-    owners: Ids,
-    queries: Vectors,
-    bonuses: Floats,
-    needed: Floats | None,
-) -> Iterator[tuple[int, Vectors]]:
-    """Yield each task that some queries are scored against, with their vectors ``[Q, dim]``.
-
-    Where no video of a shard can reach the score that a query ``needed`` (``[Q]``; None: every one counts), the query
-    need not be encoded: its vector may be zero, with which no video reaches that score either.
-
-    Args:
-        owners: Index of each query's own task, for which its vector is that of ``queries [Q, dim]``.
-        bonuses: Routing term of each query for all tasks, ``[Q, T]``.
-    """
-    mode = encoder.modes[-1]
-    if mode in encoder.shared_modes:
-        yield from ((index, queries) for index in range(len(tasks)))
-        return
-    # An encoding that tasks share makes other shards cheap; otherwise, only the queries that need one are encoded.
-    step = max(1, _SHARED_FACTOR * MAX_QUERY_VECTORS // len(texts)) if encoder.shares_text_encoding else 1
-    for start in range(0, len(tasks), step):
-        chosen = np.arange(start, min(start + step, len(tasks)))
-        reached = owners[:, None] != chosen
-        if needed is not None:
-            reached &= can_reach_score(bonuses[:, chosen], needed[:, None])
-        (rows,) = reached.any(axis=1).nonzero()
-        columns = reached.any(axis=0).nonzero()[0].tolist()
-        names = [tasks[index].gallery.task for index in chosen[columns]]
-        encoded = encoder.encode([texts[row] for row in rows], names, mode) if names else None
-        for column, index in enumerate(chosen.tolist()):
-            vectors = np.zeros_like(queries)
-            if encoded is not None and column in columns:
-                vectors[rows] = encoded[:, columns.index(column)]
-            is_own = owners == index
-            vectors[is_own] = queries[is_own]
-            if column in columns or is_own.any():
-                yield index, vectors
 
 
 def _evidence(encoder: QueryEncoder, router: Router, queries: Sequence[str], names: Sequence[str]) -> Floats:

@@ -205,6 +205,27 @@ def test_vectors_equal_those_of_each_map(texts: Texts, layout: VectorLayout) -> 
         np.testing.assert_allclose(vectors[:, index], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("layout", [WIDE_LAYOUT, VectorLayout(20, 1.0, lexical=0)])
+def test_cosines_equal_those_of_vectors(
+    texts: Texts, layout: VectorLayout, draw: Callable[..., Floats]
+) -> None:
+    maps = [_map(0, layout=layout), _map(1, layout=layout), None, AnalyticQueryMap.neutral(layout)]
+    part = _set([*maps, _map(2, np.float32, layout)], layout).part(1, 5)
+    frozen, tokens = texts[0][:, : layout.dim], texts[1]
+    vectors = _vectors(part, (frozen, tokens))
+    positions, shards = (
+        [3, 0, 2, 1],
+        [normalize_rows(draw(count, layout.dim)) for count in (5, 1, 0, 3)],
+    )
+    for videos in shards:
+        videos[:, layout.semantic + layout.lexical :] = (
+            0  # where queries and videos have no common coordinate
+        )
+    computed = part.cosines(frozen, _pieces(tokens), positions, shards)
+    for position, videos, cosines in zip(positions, shards, computed, strict=True):
+        np.testing.assert_allclose(cosines, vectors[:, position] @ videos.T, atol=1e-6)
+
+
 def test_vectors_do_not_depend_on_the_batch(texts: Texts) -> None:
     maps = _set([_map(seed) for seed in range(40)])
     vectors = _vectors(maps, texts)

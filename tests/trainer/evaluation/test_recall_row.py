@@ -171,6 +171,7 @@ def _rank(
 def test_ranks_equal_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int, prior: float) -> None:
     """Each video's score is the cosine with its shard's query plus, in a union, the log weight of its task."""
     monkeypatch.setattr(recall_row, "MAX_QUERY_VECTORS", budget)
+    monkeypatch.setattr(recall_row, "_BLOCK_VIDEOS", 4 * budget)  # one shard, or several
     encoder, galleries, profiles = _random(tasks=3, seed=1)
     profiles[2] = 0  # without captions
     computed = _rank(encoder, galleries, profiles, prior, raw=True)
