@@ -120,8 +120,7 @@ class StoreFolder:
         if self.manifest_path.exists() and not self.manifest_path.is_file():
             raise ManifestError("manifest.json is not a regular file")  # a pipe would block
         try:
-            stat = self.manifest_path.stat()
-            return _read_manifest(self.manifest_path, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+            return _read_manifest(self.manifest_path, _version(self.manifest_path))
         except FileNotFoundError:
             return Manifest()
         except UnicodeDecodeError as error:
@@ -149,12 +148,23 @@ class StoreFolder:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         published = replace(changed, generation=current.generation + 1, created=created)
         replace_text(self.manifest_path, published.dumps())
+        _published.clear()
+        _published[self.manifest_path, _version(self.manifest_path)] = published
         return published
+
+
+# The manifest that this process has published last, by path and version, which it need not read.
+_published: dict[tuple[Path, tuple[int, ...]], Manifest] = {}
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 @lru_cache(maxsize=2)
 def _read_manifest(path: Path, version: tuple[int, ...]) -> Manifest:
-    return Manifest.loads(path.read_text(encoding="utf-8"))
+    return _published.get((path, version)) or Manifest.loads(path.read_text(encoding="utf-8"))
 
 
 _State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in nanoseconds, by file name

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from index.errors import ManifestError
+from index.files.durable_files import replace_text
 from index.files.manifest_format import SCHEMA, Manifest, ReleaseEntry, SegmentEntry, content_id
 from index.shard_store import ShardStore
 
@@ -118,3 +121,13 @@ def test_manifest_rejects_files_outside_its_folders(release: ReleaseEntry) -> No
 def test_manifest_is_empty_before_first_publication(store: ShardStore) -> None:
     assert store.manifest() == Manifest()
     assert not store.root.exists()  # reading creates nothing
+
+
+def test_writer_does_not_read_its_own_manifest_but_that_of_another(store: ShardStore) -> None:
+    store.root.mkdir(parents=True)
+    with patch.object(Manifest, "loads", side_effect=AssertionError):
+        published = store.replace_manifest(Manifest(), Manifest())
+        assert store.manifest() is published
+    other = replace(published, generation=9)
+    replace_text(store.manifest_path, other.dumps())
+    assert store.manifest() == other
