@@ -21,8 +21,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Floats, Ids, batches
-from models.encoders.query_encoder import QueryEncoder
+from index.arrays import Floats, Ids
+from models.encoders.query_encoder import QueryEncoder, TokenizedText
 from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
 from models.routing.router import Router, fill_uncaptioned, log_probabilities, summarize_evidence
@@ -31,7 +31,6 @@ from trainer.evaluation.gallery import ShardVectors
 
 NEAREST_VIDEOS = CONFIDENCE_DEPTH + 1  # per task and caption: one more than a list, since one may be excluded
 _OTHER_TASKS = 4  # tasks with the most evidence that a caption is scored against, besides its own
-_TEXTS = 64  # texts per chunk of piece presence, which is as wide as the vocabulary
 
 SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
 
@@ -67,7 +66,7 @@ class LabeledResults(NamedTuple):
 class _Text(NamedTuple):
     """A text to search; ``task`` is the row of its task, or −1, and ``fitted`` has its results in that task."""
 
-    text: str
+    tokens: TokenizedText
     task: int
     video: int
     fitted: CalibrationCaption | None = None
@@ -110,11 +109,13 @@ def label_results(
         unrelated: Texts without a video, searched in the whole library.
     """
     row_of = {task.task: t for t, task in enumerate(tasks)}
-    texts = [
-        *(_Text(text, t, video) for t, task in enumerate(tasks) for video, text in task.captions),
-        *(_Text(caption.text, row_of[caption.task], caption.video, caption) for caption in fitted),
-        *(_Text(text, -1, -1) for text in unrelated),
+    searched_texts = [
+        *((text, t, video, None) for t, task in enumerate(tasks) for video, text in task.captions),
+        *((caption.text, row_of[caption.task], caption.video, caption) for caption in fitted),
+        *((text, -1, -1, None) for text in unrelated),
     ]
+    tokens = encoder.tokenize([text for text, *_ in searched_texts])
+    texts = [_Text(text, *found[1:]) for text, found in zip(tokens, searched_texts, strict=True)]
     if not texts or not tasks:
         return
     evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
@@ -123,8 +124,10 @@ def label_results(
     filled = total.copy()
     fill_uncaptioned(filled, has_captions)
     is_scored = np.zeros(filled.shape, np.bool_)
-    likeliest = np.argsort(-filled, axis=1, kind="stable")[:, : _OTHER_TASKS + 1]
-    np.put_along_axis(is_scored, likeliest, True, axis=1)
+    for _ in range(min(_OTHER_TASKS + 1, len(tasks))):
+        likeliest = filled.argmax(axis=1)[:, None]
+        np.put_along_axis(is_scored, likeliest, True, axis=1)
+        np.put_along_axis(filled, likeliest, -np.inf, axis=1)
     for number, text in enumerate(texts):
         if text.task >= 0:
             is_scored[number, text.task] = True
@@ -145,22 +148,24 @@ def label_results(
         for searched, rows, excluded in searches:
             if not len(rows):
                 continue
-            summary = summarize_evidence(
-                evidence.words[number, rows],
-                evidence.captions[number, rows],
-                evidence.coverage[number, rows],
-                has_captions[rows],
-                int(evidence.tokens[number]),
-            )
-            log_odds = total[number, rows]
-            # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
-            fill_uncaptioned(log_odds, has_captions[rows])
-            used = np.flatnonzero(is_scored[number, rows])
-            log_priors = (prior * log_probabilities(log_odds))[used].tolist()
-            bonuses = dict(zip(rows[used].tolist(), log_priors, strict=True))
-            scored = {t: nearest[t][number] for t in bonuses}
-            scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
-            ids = np.concatenate([near.ids for near in scored.values()])
+            if searched != "without video":  # which differs from "all" only in its results
+                summary = summarize_evidence(
+                    evidence.words[number, rows],
+                    evidence.captions[number, rows],
+                    evidence.coverage[number, rows],
+                    has_captions[rows],
+                    int(evidence.tokens[number]),
+                )
+                log_odds = total[number, rows]
+                # Tasks without captions take the evidence of the likeliest searched task, not of an excluded one.
+                fill_uncaptioned(log_odds, has_captions[rows])
+                used = np.flatnonzero(is_scored[number, rows])
+                log_priors = (prior * log_probabilities(log_odds))[used].tolist()
+                bonuses = dict(zip(rows[used].tolist(), log_priors, strict=True))
+                scored = {t: nearest[t][number] for t in bonuses}
+                all_scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
+                all_ids = np.concatenate([near.ids for near in scored.values()])
+            scores, ids = all_scores, all_ids
             if excluded is not None:
                 scores, ids = scores[ids != excluded], ids[ids != excluded]
             order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
@@ -191,24 +196,17 @@ def _compute_evidence(
     encoder: QueryEncoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: RoutingProfiles
 ) -> _Evidence:
     """Compute the evidence of texts, for a training caption's own task as it was before learning the caption."""
-    router = Router(profiles)
-    words, captions, coverage, tokens = [], [], [], []
-    for chunk in batches([text.text for text in texts], _TEXTS):
-        presence = encoder.piece_presence(chunk)
-        sums, known = zip(*(router.sum_tokens(np.flatnonzero(row)) for row in presence), strict=True)
-        words.append(np.array(sums))
-        counts = (presence > 0).sum(axis=1)
-        coverage.append(np.array(known) / np.maximum(1, counts)[:, None])
-        tokens.append(counts)
-        part = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
-        captions.append(np.zeros_like(words[-1]) if part is None else part)
+    router, shape = Router(profiles), (len(texts), len(tasks))
+    captions = encoder.routing_evidence([text.tokens for text in texts], tasks)
     evidence = _Evidence(
-        np.concatenate(words),
-        np.concatenate(captions).astype(np.float64),
-        np.concatenate(coverage),
-        np.concatenate(tokens),
+        words=np.empty(shape),
+        captions=np.zeros(shape) if captions is None else captions.astype(np.float64),
+        coverage=np.empty(shape),
+        tokens=np.array([len(text.tokens.pieces) for text in texts]),
     )
     for number, text in enumerate(texts):
+        evidence.words[number], known = router.sum_tokens(text.tokens.pieces)
+        evidence.coverage[number] = known / max(1, evidence.tokens[number])
         if text.fitted is not None:
             evidence.words[number, text.task] = text.fitted.words
             evidence.coverage[number, text.task] = text.fitted.coverage
@@ -231,7 +229,8 @@ def _nearest_videos(
         yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score)
     if not computed:
         return
-    queries = encoder.encode([texts[row].text for row in computed], [task.task], encoder.modes[-1])[:, 0]
+    tokens = [texts[row].tokens for row in computed]
+    queries = encoder.encode_pairs(tokens, [task.task] * len(tokens), encoder.modes[-1])
     cosines = (queries @ task.shard.vectors(task.ids).T).astype(np.float64)
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(task.ids)}
