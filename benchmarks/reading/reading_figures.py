@@ -12,7 +12,8 @@ of ``benchmarks/results/NAME.json``:
   library alone, with the same model and parameters, on the same file, or on the frames that differ from the one before;
 - CPU time over that of the library alone, and seconds of video read in one second;
 - up to three words of each line in a part of at most twelve seconds, searched in a library of all clips, served by
-  ``cinestrata up``: whether their clip comes first, and plays from within two seconds of the words.
+  ``cinestrata up``: whether their clip comes first, also with a word added that is in no clip, and plays from within
+  two seconds of the words.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from media.video_limits import sample_times
 _RATE, _PAUSE = 16000, 1.0  # samples per second; seconds between sounds
 _SIZE, _FPS, _SHOWN = (1280, 720), 10, 3.0  # of pictures; seconds of a still one
 _QUERY_WORDS, _QUERY_SECONDS, _NEAR_SECONDS = 3, 12.0, 2.0
+_UNKNOWN_WORD = "giraffe"  # in none of the recordings
 
 Pixels = npt.NDArray[np.uint8]
 Sound = npt.NDArray[np.float32]
@@ -73,7 +75,7 @@ class Recording:
     # Words, those that were read wrongly by the reader and by the library alone, and cues, and then, in seconds, the
     # CPU time of both, the reader's time, and the clip's.
     figures: tuple[float, ...] = ()
-    answers: list[tuple[bool, bool]] = field(default_factory=list)  # by query: clip first, right second
+    answers: list[list[bool]] = field(default_factory=list)  # clip first, with an unknown word, right second
 
     @property
     def is_sound(self) -> bool:
@@ -160,11 +162,9 @@ def read_all(recordings: Sequence[Recording]) -> int:
                 lines = [line for frame in recording.frames for line in see(frame, use_cls=False).txts or ()]
             alone_used = time.process_time() - began
             recording.note = reading.note
-            wrong = [
-                recording.count_errors(" ".join(read))
-                for read in ([text.text for text in reading.texts], lines)
-            ]
-            counts = len(recording.words), *wrong, len(reading.texts)
+            texts = [text.text for text in reading.texts]
+            wrong = [recording.count_errors(" ".join(read)) for read in (texts, lines)]
+            counts = len(recording.words), *wrong, len(texts)
             recording.figures = *counts, used, alone_used, taken, recording.parts[-1][1]
         return process_memory(pid).peak
 
@@ -190,12 +190,14 @@ def find_all(recordings: Sequence[Recording], folder: Path) -> None:
             time.sleep(2)
         for recording in recordings:
             for query, start, end in _queries(recording):
-                answer = api.get("/search", params={"q": query, "k": 1}).raise_for_status().json()
-                (first,) = answer["results"]
-                is_first = first["uri"].endswith(recording.clip.name)
-                plays = re.search(r"#t=([\d.]+)", first["stream_url"]) if is_first else None
+                firsts = [
+                    api.get("/search", params={"q": text, "k": 1}).raise_for_status().json()["results"][0]
+                    for text in (query, f"{query} {_UNKNOWN_WORD}")
+                ]
+                is_first = [first["uri"].endswith(recording.clip.name) for first in firsts]
+                plays = re.search(r"#t=([\d.]+)", firsts[0]["stream_url"]) if is_first[0] else None
                 is_near = plays and start - _NEAR_SECONDS <= float(plays[1]) <= end + _NEAR_SECONDS
-                recording.answers.append((is_first, bool(is_near)))
+                recording.answers.append([*is_first, bool(is_near)])
 
 
 def _queries(recording: Recording) -> Iterator[tuple[str, float, float]]:
@@ -222,7 +224,7 @@ def row_of(kind: str, recordings: Sequence[Recording]) -> list[Any]:
         cues,
         f"{used / alone_used:.2f}" if words else None,
         seconds / taken,
-        *([f"{sum(right)} of {len(answers)}" for right in zip(*answers, strict=True)] or (None, None)),
+        *([f"{sum(right)} of {len(answers)}" for right in zip(*answers, strict=True)] or (None,) * 3),
         "; ".join(f"{count}: {note}" for note, count in notes.items()) or None,
     ]
 
