@@ -190,7 +190,7 @@ def symmetric_matrix(triangle: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return matrix
 
 
-_CACHED_TASKS = 256  # whose weights stay in a processor's cache while they are multiplied with several texts
+_CACHED_TASKS = 1024  # whose weights stay in a processor's cache while they are multiplied with several texts
 
 # How many captions the covariance of generic texts counts as. Chosen on training captions; 50 to 800 differ by a point.
 _BACKGROUND_CAPTIONS = 200
