@@ -41,7 +41,7 @@ from service.tasks.file_texts import store_file_texts
 _POLL_SECONDS = 5.0
 _STOP_SECONDS = 3.0  # that a stop waits for the child to report progress; it ends with its worker
 _BATCH_ROWS = 16  # per claim
-_MAX_ATTEMPTS = 3  # of a video that may kill the worker
+_MAX_ATTEMPTS = 8  # of a video that may kill the worker, although a child reads it
 _PAUSE_SECONDS = 600.0  # of videos whose source is unavailable
 
 log = structlog.get_logger(__name__)

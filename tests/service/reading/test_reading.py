@@ -227,13 +227,13 @@ def test_worker_that_stops_gives_its_videos_back(
 
 def test_video_that_kills_its_worker_is_given_up(domain: str, reader: FakeReader) -> None:
     start_reading(domain, ReadingSpec())
-    for _ in range(1 + 2 * 3):  # together, and then one by one
+    for _ in range(1 + 7 * 3):  # together, and then one by one
         _claimed()
         _expire_leases()
     assert claim_readings("worker", READ_SOURCES) is None
     assert _counts(domain) == (3, 3, 0, 3)
     notes = {row.note for video in _names(domain) for row in get_video(video).readings}
-    assert notes == {"The worker stopped 3 times while it read the video."}
+    assert notes == {"The worker stopped 8 times while it read the video."}
 
 
 def test_cancelled_and_deleted_videos_get_no_texts(domain: str, reader: FakeReader) -> None:
