@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
+
+from cachetools import LRUCache, cached
 
 from index.errors import ManifestError
 from index.files.durable_files import exclusive_lock, find_damage, hash_file, hash_files, replace_text, sync
@@ -148,13 +149,14 @@ class StoreFolder:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         published = replace(changed, generation=current.generation + 1, created=created)
         replace_text(self.manifest_path, published.dumps())
-        _published.clear()
-        _published[self.manifest_path, _version(self.manifest_path)] = published
+        with _manifests_lock:
+            _manifests[self.manifest_path, _version(self.manifest_path)] = published
         return published
 
 
-# The manifest that this process has published last, by path and version, which it need not read.
-_published: dict[tuple[Path, tuple[int, ...]], Manifest] = {}
+# Manifests that this process has published or read last, by path and version.
+_manifests: LRUCache[tuple[Path, tuple[int, ...]], Manifest] = LRUCache(maxsize=2)
+_manifests_lock = Lock()
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -162,9 +164,9 @@ def _version(path: Path) -> tuple[int, ...]:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-@lru_cache(maxsize=2)
+@cached(_manifests, key=lambda *place: place, lock=_manifests_lock)
 def _read_manifest(path: Path, version: tuple[int, ...]) -> Manifest:
-    return _published.get((path, version)) or Manifest.loads(path.read_text(encoding="utf-8"))
+    return Manifest.loads(path.read_text(encoding="utf-8"))
 
 
 _State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in nanoseconds, by file name

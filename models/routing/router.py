@@ -116,7 +116,7 @@ class Router:
 
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: Indices) -> tuple[Floats, Floats]:
         """Compute what the captions of some tasks say about a text's distinct word pieces: the sum of their profile
-        values, in nats, and the share of them that the captions contain, for each of the tasks.
+        values, as log-odds, and the share of them that the captions contain, for each of the tasks.
         """
         sums, counts = self.sum_tokens(tokens)
         coverage = counts[tasks] / max(1, len(tokens))
@@ -268,7 +268,7 @@ class CaptionEvidence:
         self._biases = -np.vecdot(self._weights, centers + generic) / 2
 
     def __call__(self, texts: Floats, tasks: Indices) -> npt.NDArray[np.float64]:
-        """Compute the evidence of n texts ``[n, ≥ D]`` for the m tasks at some indices, in nats, ``[n, m]``."""
+        """Compute the evidence of n texts ``[n, ≥ D]`` for the m tasks at some indices, as log-odds ``[n, m]``."""
         vectors = texts[:, : self._weights.shape[1]].astype(np.float64)
         # Separate inner products run in this thread, and give the same result whatever the other texts are. Computing
         # them for all tasks and then selecting is cheaper than copying the selected weights.
