@@ -13,7 +13,7 @@ domains, which a library of one domain lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
@@ -138,49 +138,51 @@ def label_results(
     everywhere = np.arange(len(tasks))
     for number, text in enumerate(texts):
         elsewhere = everywhere[everywhere != text.task]
-        searches: list[tuple[SearchedLibrary, Ids, int | None]] = [("unrelated", everywhere, None)]
+        # Searches of the same tasks differ only in the video that they exclude.
+        libraries: list[tuple[Ids, Mapping[SearchedLibrary, int | None]]] = [
+            (everywhere, {"unrelated": None})
+        ]
         if text.task >= 0:
-            searches = [
-                ("all", everywhere, None),
-                ("without video", everywhere, text.video),
-                ("without task", elsewhere, None),
+            libraries = [
+                (everywhere, {"all": None, "without video": text.video}),
+                (elsewhere, {"without task": None}),
             ]
-        for searched, rows, excluded in searches:
+        for rows, searches in libraries:
             if not len(rows):
                 continue
-            if searched != "without video":  # which differs from "all" only in its results
-                summary = summarize_evidence(
-                    evidence.words[number, rows],
-                    evidence.captions[number, rows],
-                    evidence.coverage[number, rows],
-                    has_captions[rows],
-                    int(evidence.tokens[number]),
-                )
-                log_odds = total[number, rows]
-                # Tasks without captions take the evidence of the likeliest searched task, not of an excluded one.
-                fill_uncaptioned(log_odds, has_captions[rows])
-                used = np.flatnonzero(is_scored[number, rows])
-                log_priors = (prior * log_probabilities(log_odds))[used].tolist()
-                bonuses = dict(zip(rows[used].tolist(), log_priors, strict=True))
-                scored = {t: nearest[t][number] for t in bonuses}
-                all_scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
-                all_ids = np.concatenate([near.ids for near in scored.values()])
-            scores, ids = all_scores, all_ids
-            if excluded is not None:
-                scores, ids = scores[ids != excluded], ids[ids != excluded]
-            order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
-            distance = float("nan")
-            if searched == "all" and len(order):
-                true_score = scored[text.task].true_cosine + bonuses[text.task]
-                distance = float(np.maximum(0, scores[order[0]] - true_score))
-            yield LabeledResults(
-                confidence_features(scores[order], summary.familiarity, summary.log_weight),
-                ids[order] == text.video,
-                number,
-                searched,
-                answer_features(scores[order], summary),
-                distance,
+            summary = summarize_evidence(
+                evidence.words[number, rows],
+                evidence.captions[number, rows],
+                evidence.coverage[number, rows],
+                has_captions[rows],
+                int(evidence.tokens[number]),
             )
+            log_odds = total[number, rows]
+            # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
+            fill_uncaptioned(log_odds, has_captions[rows])
+            used = np.flatnonzero(is_scored[number, rows])
+            log_priors = (prior * log_probabilities(log_odds))[used].tolist()
+            bonuses = dict(zip(rows[used].tolist(), log_priors, strict=True))
+            scored = {t: nearest[t][number] for t in bonuses}
+            all_scores = np.concatenate([near.cosines + bonuses[t] for t, near in scored.items()])
+            all_ids = np.concatenate([near.ids for near in scored.values()])
+            for searched, excluded in searches.items():
+                scores, ids = all_scores, all_ids
+                if excluded is not None:
+                    scores, ids = scores[ids != excluded], ids[ids != excluded]
+                order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
+                distance = float("nan")
+                if searched == "all" and len(order):
+                    true_score = scored[text.task].true_cosine + bonuses[text.task]
+                    distance = float(np.maximum(0, scores[order[0]] - true_score))
+                yield LabeledResults(
+                    confidence_features(scores[order], summary.familiarity, summary.log_weight),
+                    ids[order] == text.video,
+                    number,
+                    searched,
+                    answer_features(scores[order], summary),
+                    distance,
+                )
 
 
 def remaining_captions(
