@@ -163,8 +163,10 @@ def test_access_is_managed_and_users_sign_in_and_out(
     keyboard.tab_to("#audit-filter button")
     keyboard.enter(focus="#audit-filter button")
     wait_until(browser, lambda b: all(text.startswith("key.") for text in texts(b, "#audit td:nth-child(4)")))
-    assert texts(browser, "#audit td:nth-child(4)") == ["key.revoke", "key.create", "key.create"]
-    assert texts(browser, "#audit-note[role=status]") == ["3 entries"]
+    actions = texts(browser, "#audit td:nth-child(4)")
+    assert texts(browser, "#audit-note[role=status]") == [f"{len(actions)} entries"]
+    # The wrong key is recorded some seconds later, so it may be listed or not.
+    assert [a for a in actions if a != "key.fail"] == ["key.revoke", "key.create", "key.create"]
     keyboard.tab_to(".tools form button", back=True)
     keyboard.enter(focus="#name")
     keyboard.enter("bob", Keys.TAB, PASSWORD, focus="#password[aria-describedby=wrong]")
