@@ -40,6 +40,7 @@ from models.releases.release_state import (
 )
 from models.routing.routing_profiles import profile_row
 from trainer.errors import LibraryDamaged
+from trainer.evaluation.gallery import WholeVideoShard
 from trainer.task_data import StoredVectors
 
 _releases = VerifiedFolders()  # shared by all tasks of the process
@@ -81,6 +82,7 @@ class Library:
         self._snapshot = IndexSnapshot.open(store, verify=False, previous=self._cache.snapshot)
         self._cache.snapshot = self._snapshot
         self._releases: dict[str, ReleaseState] = {}
+        self._whole_videos: dict[str, WholeVideoShard | None] = {}
         self._last_pinned: tuple[str, ReleaseState] | None = None
 
     @property
@@ -236,6 +238,13 @@ class Library:
             self._snapshot.mark_degraded(task, str(error))
             return None
         return shard
+
+    def whole_videos(self, task: str) -> WholeVideoShard | None:
+        """Open a task's shard without moments, once; None if it is degraded."""
+        if task not in self._whole_videos:
+            shard = self.shard(task)
+            self._whole_videos[task] = None if shard is None else WholeVideoShard(shard)
+        return self._whole_videos[task]
 
     def stored_vectors(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
         """Open the stored vectors of the training videos ``[n]`` by task ID, without deleted videos."""

@@ -37,7 +37,7 @@ from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import count_pieces, profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS, CalibrationTask, unrelated_texts
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
-from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
+from trainer.evaluation.gallery import ShardVectors
 from trainer.evaluation.part_comparison import find_candidates, retype
 from trainer.methods import Method
 from trainer.published_library import Library, PinnedReleases
@@ -120,7 +120,7 @@ def fit_library_confidence(
     fitted = list(state.calibration)
     extended: dict[int, tuple[Ids, Vectors]] = {}
     for position, identifier, shard in readable_shards(library, state, *newest):
-        ids = WholeVideoShard(shard).ids
+        ids = shard.ids
         if identifier in captions.excluded:
             ids = np.setdiff1d(ids, captions.excluded[identifier])
         texts: tuple[tuple[int, str], ...] = ()

@@ -241,13 +241,15 @@ def index_task(
 
 def readable_shards(
     library: Library, state: ReleaseState, newest: str, vectors: ShardVectors | None
-) -> Iterator[tuple[int, str, ShardVectors]]:
-    """Yield the row, ID and vectors of each task with a readable shard; ``vectors`` belong to the newest one."""
+) -> Iterator[tuple[int, str, WholeVideoShard]]:
+    """Yield the row, ID and whole videos of each task with a readable shard; ``vectors`` belong to the newest one."""
     for row, task in enumerate(state.tasks):
-        published = library.shard(task.task_id) if library.serves(task) else None
-        shard = vectors if task.task_id == newest else published
-        if shard is not None:
-            yield row, task.task_id, shard
+        if task.task_id == newest:
+            videos = None if vectors is None else WholeVideoShard(vectors)
+        else:
+            videos = library.whole_videos(task.task_id) if library.serves(task) else None
+        if videos is not None:
+            yield row, task.task_id, videos
 
 
 def _self_test(
@@ -301,9 +303,8 @@ def evaluate_release(
     rows: list[int] = []
     no_videos = HeldOutVideos.from_captions([])
     for row, task, shard in readable_shards(library, state, written.shard.task, written.vectors):
-        whole = WholeVideoShard(shard)
-        held = held_out.get(task, no_videos).restricted_to(whole.ids)
-        galleries.append(Gallery(task, whole, held.ids, held.queries))
+        held = held_out.get(task, no_videos).restricted_to(shard.ids)
+        galleries.append(Gallery(task, shard, held.ids, held.queries))
         rows.append(row)
     measured = select_measured_tasks([gallery.task for gallery in galleries if gallery.queries])
     galleries = [

@@ -1,6 +1,6 @@
 """Write video files for measurements: any number of tiny distinct files, or clips of ordinary size.
 
-A tiny file is an encoded clip followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free Space Box"), which
+A file is an encoded clip followed by a ``free`` box with its number (ISO/IEC 14496-12, "Free Space Box"), which
 decoders skip. A hundred thousand distinct files thus cost the encoding of a few clips, and no two have the same hash.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,34 +17,36 @@ from PIL import Image
 
 from media.scenes.scene_files import encode_mp4
 
-_PICTURES = 64  # tiny clips that decode differently
+_PICTURES = 64  # clips that decode differently
 _PER_FOLDER = 1000
 
 
 def write_tiny_clips(folder: Path, count: int) -> list[Path]:
     """Write distinct mp4 files of 64 × 64 pixels and two seconds, unless they exist; returns relative paths."""
-    contents = []
-    with tempfile.TemporaryDirectory() as temporary:
-        for number in range(min(_PICTURES, count)):
-            path = Path(temporary) / "clip.mp4"
-            encode_mp4(_camera_motion(number, 8, 64, 64), path, fps=4)
-            contents.append(path.read_bytes())
     paths = [Path(f"{number // _PER_FOLDER:04}") / f"{number:07}.mp4" for number in range(count)]
-    for number, path in enumerate(paths):
-        if not (folder / path).exists():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            box = struct.pack(">I4sQ", 16, b"free", number)
-            (folder / path).write_bytes(contents[number % len(contents)] + box)
+    _write_distinct([folder / path for path in paths], frames=8, width=64, height=64, fps=4)
     return paths
 
 
 def write_ordinary_clips(folder: Path, count: int) -> list[Path]:
-    """Write H.264 clips of 640 × 360 pixels, ten seconds, and 25 frames per second."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write distinct H.264 clips of 640 × 360 pixels, ten seconds, and 25 frames per second, unless they exist."""
     paths = [folder / f"{number:04}.mp4" for number in range(count)]
-    for number, path in enumerate(paths):
-        encode_mp4(_camera_motion(number, 250, 640, 360), path, fps=25)
+    _write_distinct(paths, frames=250, width=640, height=360, fps=25)
     return paths
+
+
+def _write_distinct(paths: Sequence[Path], *, frames: int, width: int, height: int, fps: int) -> None:
+    contents = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for number in range(min(_PICTURES, len(paths))):
+            path = Path(temporary) / "clip.mp4"
+            encode_mp4(_camera_motion(number, frames, width, height), path, fps=fps)
+            contents.append(path.read_bytes())
+    for number, path in enumerate(paths):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            box = struct.pack(">I4sQ", 16, b"free", number)
+            path.write_bytes(contents[number % len(contents)] + box)
 
 
 def _camera_motion(seed: int, frames: int, width: int, height: int) -> npt.NDArray[np.uint8]:

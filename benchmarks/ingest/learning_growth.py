@@ -1,13 +1,14 @@
 """Measure what learning one domain costs in libraries of many domains, by stage.
 
-    python -m benchmarks.ingest.learning_growth --domains 100,1000,10000 --out DIR
+    python -m benchmarks.ingest.learning_growth --domains 100,1000,10000 --clips 12 --out DIR
 
 The product's job learns two domains of twelve tiny clips with ``small`` and ``analytic``. The second is copied until
-the library has the given number of domains, then four more are learned: the first figures include what a process reads
-once, the others are medians of three. Child processes decode videos and are not measured. The copies are synthetic:
-they have IDs, captions, routing profiles and folds of their own, so that routing can tell them apart, but share weights
-(hard links) and vectors. Calibration captions are drawn from all copies. Manifest and catalog are written at once,
-without events and rows of the recall matrix. Bytes read include those in the page cache, but not mapped files.
+the library has the given number of domains, then four more, of any number of clips of ten seconds, are learned: the
+first figures include what a process reads once, the others are medians of three. Wall time is with that of the child
+process that decodes videos, CPU time is without it. The copies are synthetic: they have IDs, captions, routing profiles
+and folds of their own, so that routing can tell them apart, but share weights (hard links) and vectors. Calibration
+captions are drawn from all copies. Manifest and catalog are written at once, without events and rows of the recall
+matrix. Bytes read include those in the page cache, but not mapped files.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ import numpy as np
 from sqlalchemy import insert, update
 from timm.data.imagenet_info import ImageNetInfo
 
-from benchmarks.ingest.clip_files import write_tiny_clips
+from benchmarks.ingest.clip_files import write_ordinary_clips, write_tiny_clips
 from benchmarks.ingest.embedded_service import process_memory
 from benchmarks.reporting.markdown_tables import write_json
 from cinestrata_schemas.tasks import TaskSpec
+from index.arrays import batches
 from models.releases.release_files import write_release
 from models.releases.release_state import ParentRelease, ReleaseTask, caption_digest
 from models.routing.routing_profiles import VOCABULARY, RoutingProfiles, profile_row
@@ -60,17 +62,17 @@ _JOBS = {
 }
 
 
-def _captions(number: int) -> list[str]:
+def _captions(number: int, count: int) -> list[str]:
     """Draw a domain's captions, one per video."""
     rng = np.random.default_rng(number)
     chosen = rng.choice(_NAMES.num_classes(), _NOUNS, replace=False)
     nouns = [_NAMES.index_to_description(row, detailed=False) for row in chosen]
-    return ["a {} next to a {}".format(*rng.choice(nouns, 2, replace=False)) for _ in range(_VIDEOS)]
+    return ["a {} next to a {}".format(*rng.choice(nouns, 2, replace=False)) for _ in range(count)]
 
 
 def learn(number: int, clips: Sequence[Path]) -> dict[str, float]:
     """Probe and learn a domain in this process; returns seconds and bytes by stage, and the peak memory."""
-    texts = zip(clips, _captions(number), strict=True)
+    texts = zip(clips, _captions(number, len(clips)), strict=True)
     videos = [{"uri": str(clip), "captions": [text]} for clip, text in texts]
     spec = TaskSpec.model_validate({"name": f"domain {number}", "videos": videos})
     task = commands.create_task(spec).task.id
@@ -112,7 +114,7 @@ def copy_domains(count: int) -> None:
     tasks, videos, now = list[dict[str, Any]](), list[dict[str, Any]](), datetime.now(UTC)
     for number in range(_TEMPLATES, count):
         key, name, shift = f"task-{number}", f"domain {number}", _VIDEOS * (number + 1 - _TEMPLATES)
-        texts = dict(zip(shard.ids.tolist(), _captions(number), strict=True))
+        texts = dict(zip(shard.ids.tolist(), _captions(number, _VIDEOS), strict=True))
         for caption in fitted:
             place = {"task": key, "video": caption.video + shift, "text": texts[caption.video]}
             calibration.append(replace(caption, **place, ids=tuple(video + shift for video in caption.ids)))
@@ -152,26 +154,30 @@ def copy_domains(count: int) -> None:
     write_words()
 
 
-def measure(count: int, folder: Path) -> dict[str, Any]:
-    """Build a library of ``count`` domains, and learn more; returns figures as JSON values."""
+def measure(count: int, size: int, folder: Path) -> dict[str, Any]:
+    """Build a library of ``count`` domains, and learn more of ``size`` clips; returns figures as JSON values."""
     os.environ |= {"CINESTRATA_DATA_DIR": str(folder), "CINESTRATA_BACKBONE": "small"}
     configure_logging("console", "ERROR")
     upgrade(settings())
-    clips = write_tiny_clips(settings().media_root, _VIDEOS * (_TEMPLATES + _LEARNED))
-    parts = [clips[start : start + _VIDEOS] for start in range(0, len(clips), _VIDEOS)]
-    for number, part in enumerate(parts[:_TEMPLATES]):
+    media = settings().media_root
+    templates = write_tiny_clips(media, _TEMPLATES * _VIDEOS)
+    learned = write_ordinary_clips(media / "ordinary", _LEARNED * size)
+    for number, part in enumerate(batches(templates, _VIDEOS)):
         learn(number, part)
     with patch("index.files.store_folder.sync"):
         copy_domains(count)
-    first, *others = [learn(count + number, part) for number, part in enumerate(parts[_TEMPLATES:])]
+    first, *others = [learn(count + number, part) for number, part in enumerate(batches(learned, size))]
     medians = {name: float(np.median([each[name] for each in others])) for name in first}
-    return {"domains": count, "first": first, "median": medians}
+    return {"domains": count, "clips": size, "first": first, "median": medians}
 
 
 def main() -> None:
     """Parse the command line, measure, write JSON and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--domains", default="100,1000,10000", help="numbers of domains, separated by commas")
+    parser.add_argument(
+        "--clips", type=int, default=_VIDEOS, help="clips of each domain that is learned then"
+    )
     parser.add_argument("--out", type=Path, default=Path("bench-growth"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -179,7 +185,7 @@ def main() -> None:
     for count in map(int, options.domains.split(",")):
         process = ProcessPoolExecutor(1, get_context("spawn"))
         with tempfile.TemporaryDirectory(prefix="cinestrata-growth-", dir=options.out) as folder, process:
-            rows.append(process.submit(measure, count, Path(folder).resolve()).result())
+            rows.append(process.submit(measure, count, options.clips, Path(folder).resolve()).result())
     write_json(options.out / "learning.json", rows)
 
 

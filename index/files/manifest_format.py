@@ -292,7 +292,7 @@ def content_id(files: Mapping[str, str]) -> str:
 
 def dump_checked(body: Mapping[str, Any]) -> str:
     """Convert JSON values to text that has their checksum."""
-    return json.dumps({**body, "checksum": _checksum(body)}, indent=1, default=vars) + "\n"
+    return json.dumps({**body, "checksum": _checksum(body)}, default=vars) + "\n"
 
 
 def load_checked(text: str) -> dict[str, Any]:

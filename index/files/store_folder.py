@@ -135,7 +135,9 @@ class StoreFolder:
             text = self.manifest_path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return True
-        return text == json.dumps(json.loads(text), indent=1) + "\n"
+        values = json.loads(text)
+        indented = json.dumps(values, indent=1)  # by version 1.0
+        return text in (f"{json.dumps(values)}\n", f"{indented}\n")
 
     def replace_manifest(self, current: Manifest, changed: Manifest) -> Manifest:
         """Publish a changed manifest as the next generation.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from cinestrata_schemas.library import (
 from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
-from service.catalog.leases import count_workers
+from service.catalog.leases import ALIVE, count_workers
 from service.catalog.operation_tables import Sync
 from service.catalog.readings import IS_PENDING, read_unfinished
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Reading, Release, Shard, Task, Video
@@ -41,6 +42,8 @@ MAX_ACTIVE = 10
 MAX_REJECTED = 1  # rejected videos listed for the failed task
 MAX_ALERTS = 10
 MAX_FIRST_DOMAINS = 8  # as many as the pages have colors
+
+_loaded_at = time.monotonic()
 
 
 def library_status(
@@ -77,6 +80,8 @@ def library_status(
         pinned = pinned_release(session, manifest)
         alerts, alert_count = open_alerts(session, MAX_ALERTS), sum(count_open_alerts(session).values())
         live_workers, reports = count_workers(session)
+    # A worker that was started together with this process may still be loading.
+    are_workers_due = time.monotonic() - _loaded_at > ALIVE.total_seconds()
     with_videos = [task for task in learned if task.has_videos]
     searched = [task for task in with_videos if pinned is None or task.order <= pinned.learned_order]
     is_unsearched = {task.id for task in with_videos} - {task.id for task in searched}
@@ -124,7 +129,7 @@ def library_status(
         open_alerts=alert_count,
         open_failures=by_state.get("failed", 0),
         live_workers=live_workers,
-        missing_workers=not live_workers and (reports > 0 or bool(active)),
+        missing_workers=not live_workers and are_workers_due and (reports > 0 or bool(active)),
         max_upload_bytes=settings().max_upload_bytes,
         database="ok",
         broker="ok" if broker.is_reachable() else "The broker doesn't respond; tasks wait until it does.",

@@ -87,7 +87,7 @@ def test_captions_are_advised_for_a_domain_that_mostly_lacks_them(
 
 
 def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(
-    browser: WebDriver, recall_page: str
+    browser: WebDriver, recall_page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for gallery in ("local", "global"):
         add_measured_domains(
@@ -101,6 +101,7 @@ def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(
     evaluate_alerts()
     refresh_library_page(browser)
     wait_until(browser, lambda b: _text(b, "healthy") == "2 alerts")
+    monkeypatch.setattr("service.library.library_status._loaded_at", float("-inf"))
     with session_scope(write=True) as session:
         session.execute(update(Task).where(Task.id == "t2").values(state="failed", finished_at=now(session)))
         session.execute(update(WorkerReport).values(seen_at=now(session) - ALIVE))

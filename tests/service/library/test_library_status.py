@@ -98,7 +98,7 @@ def test_shards_are_listed_in_pages(catalog: Settings, post_probed: Post) -> Non
     assert degraded == "Damaged."
 
 
-def test_dead_workers_are_missing(catalog: Settings, post: Post) -> None:
+def test_dead_workers_are_missing(catalog: Settings, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that never had a worker needs none before a task waits."""
     status = library_status()
     assert (status.live_workers, status.missing_workers) == (0, False)
@@ -108,6 +108,10 @@ def test_dead_workers_are_missing(catalog: Settings, post: Post) -> None:
     assert (status.live_workers, status.missing_workers) == (1, False)
     with session_scope(write=True) as session:
         session.execute(update(WorkerReport).values(seen_at=now(session) - ALIVE))
+    assert not library_status().missing_workers, (
+        "a worker that was started with this process may still be loading"
+    )
+    monkeypatch.setattr("service.library.library_status._loaded_at", float("-inf"))
     status = library_status()
     assert (status.live_workers, status.missing_workers) == (0, True)
     with session_scope(write=True) as session:
