@@ -21,6 +21,7 @@ const REFRESH_MILLISECONDS = 4000;
 const TIMES_MILLISECONDS = 60_000;
 const MAX_ANSWERS = 20; // of resources, to show them again without a transfer
 const PAGE = 20; // rows, and columns, of the matrix
+const MAX_PART = 1000; // the same in a response of the API
 const view = { gallery: "local", videos: "held", firstDomain: 1, firstRelease: null };
 const answers = new Map(); // path of a resource → its newest body and entity tag
 const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the page's parts
@@ -149,8 +150,13 @@ function select(group, pressed) {
 
 async function downloadCsv() {
   try {
-    const matrix = await api("/forgetting?rows=1000&limit=1000");
-    const href = URL.createObjectURL(new Blob([matrixCsv(matrix, view)], { type: "text/csv" }));
+    const parts = [];
+    for (let release = 1; release <= drawnMatrix.router_accuracy.length; release += MAX_PART)
+      for (let domain = 1; domain <= drawnMatrix.domains; domain += MAX_PART) {
+        const size = `rows=${MAX_PART}&limit=${MAX_PART}`;
+        parts.push(await api(`/forgetting?${size}&first_release=${release}&first_domain=${domain}`));
+      }
+    const href = URL.createObjectURL(new Blob([matrixCsv(parts, view)], { type: "text/csv" }));
     el("a", { href, download: `recall-${galleryName(view)}.csv` }).click();
     URL.revokeObjectURL(href);
   } catch (error) {

@@ -82,16 +82,16 @@ export const galleryName = ({ gallery, videos }) => gallery + (videos === "all" 
 export const hasZeroShot = (matrix, view) =>
   galleryName(view) === "local" && matrix.zero_shot.some((value) => value !== null);
 
-/** Format the shown gallery's cells as CSV, one line per release and domain. */
-export function matrixCsv(matrix, view) {
+/** Format the shown gallery's cells, given as parts of the matrix, as CSV, one line per release and domain. */
+export function matrixCsv(parts, view) {
   const lines = ["release,after,domain,recall_at_1,queries"];
-  for (const [row, values] of matrix[`matrix_${galleryName(view)}`].entries()) {
-    for (const [column, value] of values.entries()) {
-      if (value === null) continue;
-      const names = [matrix.after[row], matrix.tasks[column]].map(quoted);
-      lines.push([matrix.first_release + row, ...names, value, matrix.queries[row][column]].join(","));
-    }
-  }
+  for (const part of parts)
+    for (const [row, values] of part[`matrix_${galleryName(view)}`].entries())
+      for (const [column, value] of values.entries()) {
+        if (value === null) continue;
+        const names = [part.after[row], part.tasks[column]].map(quoted);
+        lines.push([part.first_release + row, ...names, value, part.queries[row][column]].join(","));
+      }
   return `${lines.join("\r\n")}\r\n`;
 }
 
