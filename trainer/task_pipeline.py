@@ -318,8 +318,8 @@ def evaluate_release(
             continue
         held = HeldOutVideos(gallery.held_out, gallery.queries).measured_by(fold)
         vectors = fold.query_vectors(np.array([query.vector_id for query in held.queries], np.int64))
-        shard = FoldShard(gallery.shard, fold)
-        galleries[column] = Gallery(task, shard, held.ids, held.queries, query_vectors=vectors)
+        measured_shard = FoldShard(gallery.shard, fold)
+        galleries[column] = Gallery(task, measured_shard, held.ids, held.queries, query_vectors=vectors)
         pinned = replaced.get(task) or library.pinned_release(task)
         replaced[task] = replace(pinned, tensors={**pinned.tensors, **fold.routing})
         if task not in library.uncounted:
