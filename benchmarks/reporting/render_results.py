@@ -118,8 +118,8 @@ def _overview() -> str:
             "convex combination of BM25 and visual",
             None,
         ),
-        ("one ridge regression over all domains, the same features", "joint ridge", _RIDGE),
-        ("the same, with the evidence of words below", "joint ridge, words as the product", None),
+        ("one ridge regression over all domains, from the same image tower", "joint ridge", _RIDGE),
+        ("the same, with Cinestrata's evidence of words", "joint ridge, words as the product", None),
         ("**Cinestrata**", "product as served", "`analytic`"),
     ):
         means = [searches[row, *measure, "all", ""]["over_queries"][0] for measure in _SHOWN_SEARCHES]
