@@ -59,7 +59,7 @@ class WebServer:
         """Open a file, following redirects within allowed sources; see :class:`MediaSource`."""
         target = uri
         for _ in range(MAX_REDIRECTS + 1):
-            with self._respond(target, uri, part) as response:
+            with self._respond(target, part) as response:
                 if response.status in _REDIRECTS:
                     target = _follow(target, _header(response, "location"))
                     continue
@@ -71,9 +71,7 @@ class WebServer:
         raise MediaError(f"{uri.shown} is redirected more than {MAX_REDIRECTS} times; give its final address")
 
     @contextmanager
-    def _respond(
-        self, target: SourceUri, uri: SourceUri, part: ByteRange | None
-    ) -> Iterator[httpcore.Response]:
+    def _respond(self, target: SourceUri, part: ByteRange | None) -> Iterator[httpcore.Response]:
         pool = self._pools[self._find_prefix(target).is_private]
         url = httpx.URL(target.text)
         headers: dict[str | bytes, str | bytes] = {

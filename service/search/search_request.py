@@ -22,7 +22,6 @@ from service.core.settings import Settings
 from service.core.text_rules import UNSTORABLE
 
 Routes = Literal["auto", "all"] | int
-MetadataValue = str | int | float | bool
 
 _MAX_ERRORS = 20
 _MAX_MOMENTS = 100  # per video

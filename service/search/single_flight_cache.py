@@ -31,12 +31,6 @@ class SingleFlightCache(Generic[Key, Value]):
         )
         self._computations: dict[tuple[Key, Hashable], Future[Value]] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def get(
         self,
         key: Key,
@@ -73,8 +67,3 @@ class SingleFlightCache(Generic[Key, Value]):
             self._entries[key] = version, value
         future.set_result(value)
         return value
-
-    def clear(self) -> None:
-        """Remove all values."""
-        with self._lock:
-            self._entries.clear()

@@ -223,7 +223,7 @@ class Publication(_OpenPublication):
         trained: bool,
         moved: int = 0,
         unmeasured: str | None = None,
-    ) -> int:
+    ) -> None:
         """Write the rows for release, shard and recall matrix, and make the task ready.
 
         Args:
@@ -233,9 +233,6 @@ class Publication(_OpenPublication):
             trained: Whether the method was trained, rather than only applied.
             moved: For an upgrade: how many of the domain's videos the new shard has.
             unmeasured: Why there are no ``recalls``.
-
-        Returns:
-            The learned order among all published tasks and upgrades, from 1; a task's position t, or an upgrade's row.
         """
         session, task, domain = self._session, self._task, self._domain
         upgrade = None
@@ -263,7 +260,6 @@ class Publication(_OpenPublication):
         progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured, upgrade=upgrade)
         set_progress(session, task, progress)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
-        return order
 
     def _next_order(self) -> int:
         orders = (Task.learned_order, Task.upgrade_order, Release.learned_order)

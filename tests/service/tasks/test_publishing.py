@@ -319,15 +319,16 @@ def _recall(task_id: str, r1: float, **more: Any) -> tuple[str, Recall]:
 
 def _publish(
     task_id: str, number: int, *recalls: tuple[str, Recall], meanwhile: Callable[[], object] = lambda: None
-) -> int:
-    """Publish a task like a worker; ``meanwhile`` is called after the measurement."""
+) -> int | None:
+    """Publish a task like a worker, and return its order; ``meanwhile`` is called after the measurement."""
     store = ShardStore(settings().index_dir)
     claim = _claimed(lifecycle.claim_training(task_id, "worker"))
     release, shard = _staged(store, task_id, number)
     meanwhile()
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])
-        return publication.complete(**_facts(release, shard, *recalls))
+        publication.complete(**_facts(release, shard, *recalls))
+    return commands.get_task(task_id).learned_order
 
 
 def test_published_task_is_ready(
@@ -426,8 +427,8 @@ def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
     claim = _claimed(lifecycle.claim_training(view.id, "worker"))
     release, shard = _staged(store, view.id, 1)
     with claim.publishing() as publication:
-        assert publication.complete(**_facts(release, shard, _recall(view.id, 0.4))) == 1
-        assert publication.complete(**_facts(release, shard, _recall(view.id, 0.5))) == 1
+        publication.complete(**_facts(release, shard, _recall(view.id, 0.4)))
+        publication.complete(**_facts(release, shard, _recall(view.id, 0.5)))
     with session_scope() as session:
         assert session.scalars(select(Recall.r1)).all() == [0.5]
         assert session.scalar(select(func.count()).select_from(Release)) == 1

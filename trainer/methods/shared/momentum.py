@@ -31,6 +31,7 @@ from index.arrays import batches
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_tensors import tensors_with_prefix
+from trainer.evaluation.gallery import TIE_TOLERANCE
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Clip, Pair, load_frames
 
@@ -58,9 +59,6 @@ class KeyQueues(nn.Module):
         self.texts[rows[-length:]] = texts[-length:]
         self.videos[rows[-length:]] = videos[-length:]
         self.oldest.copy_((rows[-1] + 1) % length)
-
-
-_TIE = 1e-6  # scores closer than this are equal, as in the evaluation
 
 
 class MomentumConfig(FinetuneConfig):
@@ -220,7 +218,7 @@ class MomentumMethod(Finetune):
             truth = torch.tensor(rows, device=scores.device).unsqueeze(1)
             true_scores = scores.gather(1, truth)
             others = scores.scatter(1, truth, -torch.inf)
-            hits += int((others < true_scores - _TIE).all(dim=1).sum())
+            hits += int((others < true_scores - TIE_TOLERANCE).all(dim=1).sum())
         return hits / len(queries)
 
 
