@@ -100,6 +100,7 @@ def test_shards_are_listed_in_pages(catalog: Settings, post_probed: Post) -> Non
 
 def test_dead_workers_are_missing(catalog: Settings, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that never had a worker needs none before a task waits."""
+    monkeypatch.setattr("service.library.library_status._loaded_at", float("inf"))
     status = library_status()
     assert (status.live_workers, status.missing_workers) == (0, False)
     with session_scope(write=True) as session:
