@@ -43,7 +43,7 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
             "below the media root and give its path there"
         )
     if "\0" in text or not text:
-        raise MediaError(f"{uri!r} is not a path")
+        raise MediaError(f"{uri!r} is not a path; give one below the media root")
     try:
         text.encode()
     except UnicodeEncodeError as error:  # such names can be neither stored nor displayed
@@ -54,7 +54,7 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
         inside = path.is_relative_to(root)
         regular = inside and path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not UTF-8
-        raise UndecidedVideo(f"{uri!r} is not a path that can be followed") from error
+        raise UndecidedVideo(f"{uri!r} is not a path to follow; check its length and links") from error
     if not inside:
         raise MediaError(f"{uri!r} leads outside the media root; give a path below it")
     if not regular:

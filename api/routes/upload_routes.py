@@ -84,13 +84,15 @@ def parse_size(name: str, value: str | None) -> int:
 
 def file_name(metadata: str) -> str:
     """Return the file name from the ``Upload-Metadata`` header; empty if it has none. Raises InvalidHeader."""
+    if len(metadata) > _MAX_METADATA_CHARS:
+        raise InvalidHeader.at("Upload-Metadata", f"Send at most {_MAX_METADATA_CHARS} characters.")
     values: dict[str, str] = {}
     for pair in filter(None, map(str.strip, metadata.split(","))):
         key, _, value = pair.partition(" ")
         values[key] = value.strip()
     encoded = values.get("filename") or values.get("name") or ""
     try:
-        if len(metadata) > _MAX_METADATA_CHARS or not metadata.isascii():
+        if not metadata.isascii():
             raise ValueError
         return base64.b64decode(encoded, validate=True).decode()
     except ValueError:  # includes the errors of Base64 and UTF-8
@@ -238,7 +240,7 @@ async def _receive(request: Request, upload: Upload, offset: int) -> int:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and offset + int(length) > upload.size:
             raise errors.TooLarge(
-                f"The body is longer than the missing part; the upload has {upload.size} bytes."
+                f"Content-Length: The body is longer than the missing part; the upload has {upload.size} bytes."
             )
         await _write_body(request, writer)
     except BaseException:

@@ -23,7 +23,7 @@ app = CommandGroup()
 
 TableFormat = Literal["jsonl", "csv"]
 
-_MAX_ROW_CHARS = 50_000  # of one field: CSV readers refuse cells of 131,072 characters
+_MAX_ROW_CHARS = 50_000  # of captions and cues in a row: CSV readers refuse cells of 131,072 characters
 _SPLITS = ("train", "val", "test")  # of a table; the others follow from the library, and are not given
 
 
@@ -55,7 +55,7 @@ def export(
         names = storable_paths([(domain.slug or domain.id).replace("/", "-") for domain in domains])
         targets = [(domain, folder / name) for domain, name in zip(domains, names, strict=True)]
     if not targets:
-        fail("The library has no domains.", "Nothing was written.")
+        fail("The library has no domains.", "Add a domain first: cinestrata ingest.")
     tables = [target / f"metadata.{table_format}" for _, target in targets]
     if existing := next((path for path in tables if path.exists()), None):
         fail(f"{existing} exists.", "Nothing was written. Choose another folder, or move the file.")

@@ -110,7 +110,7 @@ def check_edit_counter() -> list[str]:
     """Find a fault in the edit counter, which would hide later edits from searches; at most one sentence."""
     with session_scope() as session:
         if session.scalar(select(EditCounter.last_edit)) is None:
-            return ["edits has no row"]
+            return ["the catalog table edits has no row"]
         fault = continue_edit_numbers(session.connection(), repair=False)
     return [fault] if fault else []
 

@@ -22,7 +22,7 @@ _SCHEMA = 1
 
 def display_name(entry: SegmentEntry) -> str:
     """Name a segment in messages."""
-    return f"shard {entry.id[:12]} of task {entry.task}"
+    return f"segment {entry.id[:12]} of task {entry.task}"
 
 
 def describe(entry: SegmentEntry) -> dict[str, Any]:

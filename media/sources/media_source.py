@@ -81,7 +81,7 @@ class SourceUri:
         except (httpx.InvalidURL, ValueError) as error:
             raise _invalid(text, "is not a valid URL") from error
         if not _HOST.fullmatch(host):
-            raise _invalid(text, "does not name a host")
+            raise _invalid(text, f"does not name a host; write {scheme}://host/path")
         if url.port is not None and not 0 < url.port <= _MAX_PORT:
             raise _invalid(text, f"has a port outside 1 to {_MAX_PORT}")
         _refuse_dots(text, segments)
@@ -105,9 +105,9 @@ class SourceUri:
         return f"{self.scheme}://{host}" + ("" if is_default else f":{self.port}")
 
     def require_file(self) -> None:
-        """Raise MediaError if the URI names a bucket, host or folder instead of a file."""
+        """Raise MediaError if the URI names a bucket, a host, or a folder of an object store."""
         if not any(self.segments) or (self.port is None and not self.segments[-1]):
-            raise _invalid(self.text, "names no file")
+            raise _invalid(self.text, "names no file; add the path of one")
 
 
 @dataclass(frozen=True)

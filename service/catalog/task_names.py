@@ -50,7 +50,7 @@ def require_task(session: Session, name_or_id: str) -> Task:
 def require_unused_name(session: Session, name: str, *, may_append: bool = True) -> None:
     """Check that no domain has this name or slug (case-insensitive); raise Conflict.
 
-    The position counter must be locked. ``may_append``: whether the error suggests appending to the domain.
+    Call :func:`lock_names` before, if the name is stored. ``may_append``: whether the error suggests appending.
     """
     key = name_key(name)
     taken = session.scalars(
@@ -59,16 +59,16 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
     if taken is None:
         return
     if taken.name_key == key:
-        detail = f"name: A task {taken.name!r} already exists. Choose another name"
+        detail = f"name: A domain {taken.name!r} already exists. Choose another name"
         if may_append and taken.state == "ready" and taken.target_id is None:
             remedy = Action(name="append_videos", id=taken.id)
             raise Conflict(f"{detail}, or append the videos to it.", remedy=remedy)
         raise Conflict(f"{detail}.")
-    raise Conflict(f"name: {name!r} is the slug of the task {taken.name!r}. Choose another name.")
+    raise Conflict(f"name: {name!r} is the slug of the domain {taken.name!r}. Choose another name.")
 
 
 def assign_slug(session: Session, task: Task) -> None:
-    """Give a new domain a slug that differs from all slugs and names. The position counter must be locked."""
+    """Give a new domain a slug that differs from all slugs and names. Call :func:`lock_names` before."""
 
     def is_used(slug: str) -> bool:
         other = select(Task.id).where(

@@ -153,7 +153,7 @@ def test_json_report_and_exit_status(
     ("damage", "fault"),
     [
         ("UPDATE videos SET last_edit = 7", "edits.last_edit is 0, but videos.last_edit reaches 7"),
-        ("DELETE FROM edits", "edits has no row"),
+        ("DELETE FROM edits", "the catalog table edits has no row"),
     ],
 )
 def test_damaged_row_is_named(two: ShardStore, folder: Settings, damage: str, fault: str) -> None:

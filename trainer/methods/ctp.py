@@ -265,7 +265,7 @@ class _Networks(nn.Module):
     ) -> Tensor:
         """Compute logits ``[k, V]`` for the k selected words."""
         if self.fusion is None:
-            raise AssertionError("begin_task creates the fusion encoder")
+            raise AssertionError("masked_language is off, so there is no fusion encoder")
         embedded = self.fusion.embed_masked(self.towers, inputs, masked)
         fused = self.fusion.fuse(self.towers, embedded, end, tokens)
         return self.fusion.predict_words(fused[selected], self.towers.token_embedding.weight)

@@ -252,7 +252,7 @@ def test_altered_structure_degrades_shard(large: tuple[ShardStore, SegmentEntry]
     whole = path.read_bytes()
     for offset in (40, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
-        why = f"shard {entry.id[:12]} of task t: search.faiss was altered; restore it from a backup"
+        why = f"segment {entry.id[:12]} of task t: search.faiss was altered; restore it from a backup"
         assert IndexSnapshot.open(store).degraded == {"t": why}
         assert audit(store).damaged_shards == {"t": why}
         assert audit(store).problems == [why]

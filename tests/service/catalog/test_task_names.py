@@ -63,7 +63,7 @@ def test_name_of_a_learned_domain_is_refused_with_the_request_that_appends(
             session.get_one(Task, task.id).state = state
         with pytest.raises(Conflict) as refusal:
             post("cameras")
-        assert str(refusal.value) == f"name: A task 'cameras' already exists. {advice}"
+        assert str(refusal.value) == f"name: A domain 'cameras' already exists. {advice}"
         assert refusal.value.remedy == remedy
 
 
