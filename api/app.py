@@ -45,7 +45,8 @@ _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-strea
 def create_app(configured: Settings | None = None) -> FastAPI:
     """Create the application with the API, the pages and a query service.
 
-    Raises ValueError if the network reaches it without a long API key, or if the root path is a path of the service.
+    Raises ValueError if it listens beyond loopback without an administrator or with a short ``CINESTRATA_API_KEY``,
+    or if the root path is a path of the service.
     """
     configured = configured or settings()
     configure_logging(configured.log_format, configured.log_level)
@@ -71,7 +72,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         description=openapi.DESCRIPTION,
         openapi_tags=openapi.TAGS,
         responses=openapi.PROBLEM_RESPONSES,
-        openapi_url=None,  # served by resource_routers, which declares its scope
+        openapi_url=None,  # served by library_routes.health_router, which declares its scope
         docs_url=None,
         redoc_url=None,
         form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS},

@@ -21,8 +21,8 @@ from service.core.errors import CinestrataError, InvalidInput, problem_type
 
 MEDIA_TYPE = "application/problem+json"
 FAILURE_KEY = "cinestrata.failure"  # in the scope: the reason of a status of 500 or above, for its log line
-# FastAPI prefixes the location of a field with its source; the problem names only the field.
 _STATIC_FILES = {"GET", "HEAD"}  # of mounted folders, which have no routes
+# FastAPI prefixes the location of a field with its source; the problem names only the field.
 _FIELD_SOURCES = {"body", "query", "path", "header", "cookie"}
 # Errors about the whole body whose messages name Python classes.
 _BODY_TYPES = {"missing", "model_type", "model_attributes_type", "dict_type", "list_type"}

@@ -124,8 +124,8 @@ def api_link(request: Request, path: str) -> str:
 class RequestObserver(HttpMiddleware):
     """Records status, method and route template: templates have few values and contain no IDs.
 
-    Errors are logged, so that the log explains a response's request ID. Paths, queries and bodies are never recorded:
-    they may contain personal data.
+    Errors are logged, so that the log explains a response's request ID. This middleware records neither paths, queries
+    nor bodies: they may contain personal data.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,8 +161,8 @@ class RequestObserver(HttpMiddleware):
 class LoadSheddingMiddleware(HttpMiddleware):
     """Refuses searches that admission control would refuse, and other requests while too many wait for a thread.
 
-    Such a request is neither routed nor authenticated nor validated. Otherwise, a process under twice its capacity
-    would spend its time on refusals and fall behind in reading its connections, if no limit applies.
+    Such a request is neither routed nor authenticated nor validated. Otherwise, a process that gets twice the requests
+    it can serve would spend its time on refusals, and fall behind in reading connections.
     """
 
     def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:

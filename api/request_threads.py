@@ -42,8 +42,8 @@ class SeparateThreads:
 
 
 run_long = SeparateThreads(16)  # seconds or minutes, such as unpacking an archive
-# Searches of seconds, such as a batch or a clip. An admitted search counts while it waits, so ingest, whose work is
-# unbounded, must not occupy its threads: all others would be refused.
+# Searches of seconds, such as a batch or a clip. Searches that wait for a thread count as admitted, so if they shared
+# threads with ingest, whose work is unbounded, others would be refused.
 run_search = SeparateThreads(8)
 run_health_check = SeparateThreads(2)
 
@@ -52,7 +52,7 @@ _RETRY_SECONDS = 30
 
 
 class StreamLimit:
-    """Limits a process's open streams, in all and by caller (a key or user). Thread-safe."""
+    """Limits a process's open streams, in all and by caller (a key or user)."""
 
     def __init__(self, kind: str, advice: str, *, most: int, most_of_caller: int) -> None:
         self.most, self.most_of_caller = most, most_of_caller

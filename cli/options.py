@@ -72,7 +72,7 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress 
 
 
 def parse_value(text: str) -> Any:
-    """Parse a value as JSON, or return it as a string: other texts, and NaN and infinity, which JSON lacks."""
+    """Parse a value as JSON; return other texts, NaN and infinity as strings."""
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)

@@ -8,7 +8,7 @@ again without each fold, which takes a closed-form method little time, since it 
 fold are then searched in the task. Their results are as good as those of new captions (Stone, "Cross-validatory choice
 and assessment of statistical predictions", Journal of the Royal Statistical Society B, 1974), so few captioned videos
 suffice to calibrate a release. In the same way, the fold of a task is searched to measure recall. A method that takes
-gradient steps is not trained twice: the state before the last epoch, which alone trains on the fold, is searched.
+gradient steps is not trained twice: only the last epoch trains on the fold, so the state before it is searched.
 
 No encoder has learned from the captions of appended videos, but the routing profile that searches use contains them. An
 appended caption's evidence for its own task is therefore computed with its tokens counted once less.
@@ -48,7 +48,7 @@ MAX_TASK_CAPTIONS = 64
 MAX_FOLD_VECTORS = 512  # of queries, and of videos; bounds the standard error of a recall by 2.2 %
 MAX_GALLERY = 25_000  # videos of a task that captions are searched in
 _FOLDS = 5
-_PART_TASKS = 128  # that the encoder of a solution without some videos knows
+_PART_TASKS = 128  # that the query encoder of such a model is opened with
 _OTHER_VIDEOS = 10  # that were not learned, and are compared with a caption
 
 
@@ -181,7 +181,7 @@ def cross_fit(
 
 
 def _learn_parts(method: Method, videos: Sequence[Clip]) -> Iterator[tuple[Method, list[Clip]]]:
-    """Yield solutions that were learned without some of the videos, with these."""
+    """Yield models trained without a fold, each with the videos of its fold."""
     if method.before_last_epoch:
         yield method.before_last_epoch, [clip for clip in videos if clip.split == "fold"]
         return
@@ -258,7 +258,7 @@ def add_fold(
     *,
     deleted: Set[int] = frozenset(),
 ) -> ReleaseState:
-    """Measure the fold of a release's newest task by a solution without it, and add the fold to the release.
+    """Measure the fold of a release's newest task by a model trained without it, and add the fold to the release.
 
     Arguments are those of :func:`cross_fit`.
     """
@@ -294,7 +294,7 @@ def add_fold(
 def _open_part(
     part: Method, task: str, encoder: QueryEncoder, read_pinned: Callable[[str], ReleaseState]
 ) -> tuple[ReleaseState, QueryEncoder]:
-    """Release a method that has learned a part of a task, and open its query encoder."""
+    """Make the release of a method that has learned a part of a task, and open its query encoder."""
     state = part.release()
     recent = replace(state, tasks=state.tasks[-_PART_TASKS:])  # only the last one is searched
     others = [other.task_id for other in recent.tasks if other.task_id != task]

@@ -29,7 +29,7 @@ class Clip:
     frames_path: Path  # .npy file with its decoded frames, uint8 [M, H, W, 3]
     captions: tuple[str, ...]
     # use of the video: test videos are never trained on; fold videos are (by gradient steps, in the last epoch), and
-    # are measured by a solution without them; videos without a split are only indexed
+    # are measured by a model trained without them; videos without a split are only indexed
     split: Split | None
 
 

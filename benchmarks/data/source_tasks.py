@@ -1,7 +1,7 @@
 """Tasks before their frames are decoded, and their preparation: frames are decoded once, and cached as ``.npy`` files.
 
-Several processes can share a cache: files are written under a temporary name and renamed, and a file's name is a digest
-of its source, so no cached file is ever stale.
+Several processes can share a cache: files are written under a temporary name and renamed. A file's name is a digest of
+its source's name, size and modification time, so frames of a changed file are decoded again.
 """
 
 from __future__ import annotations

@@ -419,7 +419,7 @@ def _connections() -> Iterator[tuple[str, list[str]]]:
 
 
 def main() -> int:
-    """Run the harness, write its JSON report, and print a table. Returns 1 if there are violations."""
+    """Run the harness, write its report as JSON, and print it. Returns 1 if there are violations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -149,7 +149,7 @@ class OwnVideos:
                 return client.create_task_from_archive(archive, domain, filename=f"{domain}.tar")
 
     def sample_searches(self, client: ServiceClient) -> list[SampleSearch]:
-        """Return a search of each kind; without a sentence if no such caption describes a video alone."""
+        """Return a search of each kind for which the videos have a word or a caption."""
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
             for term, *_ in split_words("\n".join(video.captions)):

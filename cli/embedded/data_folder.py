@@ -138,8 +138,8 @@ def _read_record(file: IO[str]) -> dict[str, Any]:
 def data_folder_settings(data: Path | None, *, uses_running_broker: bool = True) -> Settings:
     """Load the settings for a data folder (default: from the environment), in this process and its children.
 
-    They name the broker of an embedded service running on the folder. A new service starts its own: while a killed
-    service's processes end, their record still names its broker.
+    With ``uses_running_broker``, they name the broker of an embedded service running on the folder. A new service
+    starts its own: while a killed service's processes end, their record still names its broker.
     """
     from service.core.settings import settings
 

@@ -1,4 +1,4 @@
-"""Durable file operations: after a crash, a file is complete or absent."""
+"""Durable file operations: after a crash, a file has its old or its new content."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def hash_files(folder: Path) -> dict[str, str]:
 def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
     """Describe the first difference between a folder and the files (name → SHA-256) that it should contain, or None.
 
-    Compares their total size, if known, or with ``verify`` the checksum of every file.
+    Compares their total size, if known, and with ``verify`` the checksum of every file.
     """
     try:
         missing = [name for name in files if not (folder / name).is_file()]

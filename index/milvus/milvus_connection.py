@@ -62,7 +62,7 @@ class MilvusConnection:
     def request(self, action: str) -> Iterator[TimedClient]:
         """Yield a client for requests; raise ShardMissing, or StoreUnavailable with ``Milvus could not <action>``.
 
-        After a failure, no request is sent for a few seconds.
+        After a lost connection, no request is sent for a few seconds.
         """
         client = self._connect()
         from grpc import FutureTimeoutError, RpcError

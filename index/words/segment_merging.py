@@ -1,4 +1,4 @@
-"""Which segments of an index that changes are merged."""
+"""Choose which segments of an index to merge."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Split texts into words, and queries into units.
 
 A text is folded first, which is the form in which words are compared: to letters, digits, emoji, spaces, hyphens and
-apostrophes. Letters are case-folded, decomposed (NFKC) and stripped of accents; digits are those of ASCII. Emoji stand
-between spaces and lose variation selectors and skin tones. Everything else, including control characters, becomes a
-space. Invisible format characters, such as soft hyphens and direction marks, are dropped, because they occur within
-words.
+apostrophes. Letters are case-folded, decomposed (NFKD), stripped of accents and composed again (NFC); digits are those
+of ASCII. Emoji stand between spaces and lose variation selectors and skin tones. Everything else, including control
+characters, becomes a space. Invisible format characters, such as soft hyphens and direction marks, are dropped, because
+they occur within words.
 
 A word is a run of folded letters and digits, or an emoji. Hyphens, slashes and apostrophes separate
 words; the parts of a word with hyphens or apostrophes also form one word together, a compound, whose term begins with a
@@ -135,7 +135,7 @@ MAX_UNITS = 64  # units in a query; the others are ignored
 MAX_PHRASE = 64  # words in a phrase; the others are ignored
 MAX_WORDS = 1 << 16  # word positions that the index stores per text; later words are ignored
 
-SEGMENTATION = "syllable-pairs/1"  # changes with the words of any text; part of what is stored about words
+SEGMENTATION = "syllable-pairs/1"  # version of the tokenizer, stored with the index
 COMPOUND = "-"  # begins the terms of words that are written with a hyphen or an apostrophe
 
 _CJK_SYLLABLE = re.compile(f"[{_CJK}]")

@@ -6,8 +6,9 @@ cosine between a query q and a video v is
 
     β · cos(semantic q, semantic v) + (1 − β) · κ(q) · cos(lexical q, lexical v)
 
-where κ(q) is the share of the query's words, by IDF weight, that the domain's captions contain. In libraries of
-version 1.0.0 on other backbones than ``small``, a vector has only the semantic part.
+where κ(q) is the length of the query's lexical vector: at most the square root of the share of its squared IDF weight
+that falls on words of the domain's captions. In libraries of version 1.0.0 on other backbones than ``small``, a vector
+has only the semantic part.
 
 :class:`AnalyticMapSet` applies the query maps of many tasks to many pairs of text and task in one batch. A set is a
 range of tasks in a *storage*: concatenated arrays with spare capacity. Sets are immutable and share storages; the maps

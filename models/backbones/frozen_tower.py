@@ -41,7 +41,7 @@ class FrozenTower(Generic[Engine]):
         return type(self), ()
 
     def engine(self) -> Engine | None:
-        """Compile the engine once; None, after one warning per process, if it cannot be used on this machine."""
+        """Compile the engine once; None if the tower isn't frozen or, after a warning, if this machine can't use it."""
         if self._compile is None:
             return self._engine
         with self._lock:

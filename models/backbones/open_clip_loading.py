@@ -32,7 +32,7 @@ from models.backbones.transformers_backbone import read_config
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
 _RESIZE_MODES = {"shortest": "crop", "longest": "pad", "squash": "squash"}
-# Settings that identify no encoder: of training, and what is identified by its content.
+# Settings left out of the fingerprint: they affect only training, or name files whose content is in it.
 _IRRELEVANT = {
     "patch_dropout",
     "timm_drop",
@@ -69,7 +69,7 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
             )
         height, width = (size, size) if isinstance(size, int) else size
         spec = build_frame_spec(frames, (height, width), mode, interpolation)
-        # Frames of earlier versions are cropped at fractions of pixels.
+        # Releases of earlier versions have fingerprints with this size.
         is_as_before = files.has_open_blocks and spec.size == (height, height, "crop", "bicubic")
         return spec._replace(size=height) if is_as_before else spec
 
@@ -118,7 +118,7 @@ def load_open_clip(
 
 
 def _shorten_texts(tower: Any) -> Callable[[Tensor], Tensor] | None:
-    """Let a causal text tower run on texts up to the token that it pools, and find it, ``[n]``; None for others."""
+    """Let a causal text tower run on texts cut after the pooled token, and return how to find it, ``[n]``; or None."""
     if (
         not isinstance(tower, TextTransformer)
         or tower.attn_mask is None
@@ -171,7 +171,7 @@ def _preprocessing(files: OpenClipFiles) -> dict[str, Any]:
 
 
 def _is_listed_plain(files: OpenClipFiles) -> bool:
-    """Check whether earlier versions loaded a model, which ignored the files next to its weights."""
+    """Check for a plain CLIP in open_clip's list. Its preprocessing file is ignored: fingerprints stay the same."""
     return files.has_open_blocks and not files.is_described
 
 

@@ -287,7 +287,7 @@ _MAX_TOWER_BYTES = 2 * 1024**3
 class TowerQueryEncoder(AdaptedQueryEncoder):
     """The fine-tuned text tower from each shard's release, or the newest one for all tasks.
 
-    A text passes the tower of every searched task. Towers that were not used for longest leave the memory.
+    A text passes the tower of every searched task. The least recently used towers are evicted.
     """
 
     shared_modes = ("latest",)

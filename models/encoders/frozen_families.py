@@ -32,6 +32,7 @@ class FrozenQueryEncoder(QueryEncoder):
     """Encodes texts with the backbone alone."""
 
     shared_modes = ("latest", "pinned")
+    shares_text_encoding = True
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         return self._texts.fingerprint

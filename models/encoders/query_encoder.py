@@ -47,7 +47,7 @@ class QueryEncoderInputs:
     def pinned_release(self, task: str) -> ReleaseState:
         """Look up the release that made a task's shard; raise ReleaseError if it is missing.
 
-        After the task's upgrade, a release of another lineage searches it, and this one takes its place.
+        If the task was upgraded since, ``pinned`` has another lineage's release for it, and this one takes its place.
         """
         try:
             pinned = self.pinned[task]
@@ -69,7 +69,7 @@ class QueryEncoder(ABC):
 
     In mode ``latest``, every task uses the newest weights and its own prototype, as in ctvr-ffa-tame. In mode
     ``pinned``, a task uses the weights of the release that made its shard, so that its query vectors, like its video
-    vectors, never change. Both modes take one batched forward pass.
+    vectors, never change.
 
     :func:`~models.encoders.encoder_registry.open_query_encoder` creates a release's encoder. Raises ReleaseError if
     the release was learned on another backbone, its tensors do not fit, or a pinned release is missing.

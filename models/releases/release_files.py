@@ -113,7 +113,8 @@ def read_release(
     :mod:`models.encoders.encoder_registry` has functions that read only one encoder's tensors.
 
     Args:
-        tensor_prefixes: Function from the release's kind to the name prefixes of the tensors to read; None reads all.
+        tensor_prefixes: Function from the release's kind to the name prefixes of the tensors to read; None reads all
+            tensors, and the calibration captions and fold.
         profiles: Whether to read the routing profiles and the ancestors' tasks. If false, the state has no profiles and
             only the tasks that the release adds.
         read_parent: Function from an ancestor's ID to the tasks that it adds.

@@ -162,7 +162,7 @@ class Task(Base):
     progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=lambda: {"stage": "queued"})
     error: Mapped[str | None]
     error_hint: Mapped[str | None]
-    # For a failed task: the RetrySpec fields that match the library.
+    # For a failed task: the ``Action`` that recovers it.
     remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
     counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 

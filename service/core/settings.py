@@ -50,8 +50,8 @@ METHOD_NAMES: tuple[str, ...] = tuple(
 
 _GIB = 1024**3
 _POSTGRESQL = re.compile(r"^postgres(ql)?://")
-# Browsers send the origin in lower case, without path or default port.
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+# Browsers send the origin in lower case, without path or default port.
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 # Variables that are not settings but may be in a process's environment.

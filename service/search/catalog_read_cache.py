@@ -1,10 +1,10 @@
 """Cache the catalog rows that text searches need in memory, which is faster to read and always reachable.
 
 One background thread reads the searched domains' rows, and another reads edits every second. A search waits for the
-catalog only if its caller has made an edit that this process has not read (:mod:`service.core.change_sequence`), or if
-a result has no cached row. If the catalog does not respond, results show captions as of the last poll, and lack videos
-added since. Deleted videos stay hidden, because a deletion is written to the index before it is acknowledged, and the
-index manifest is read before the cache is used.
+catalog only if its caller has made an edit that this process has not read (:mod:`service.core.change_sequence`), or for
+what is not cached: some rows, matched passages, and previous names of domains. If the catalog does not respond, results
+show captions as of the last poll, and lack videos added since. Deleted videos stay hidden, because a deletion is
+written to the index before it is acknowledged, and the index manifest is read before the cache is used.
 """
 
 from __future__ import annotations

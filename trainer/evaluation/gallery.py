@@ -47,7 +47,7 @@ class WholeVideoShard:
 
 
 class FoldShard:
-    """A shard with the vectors that have not learned a fold, as far as they are known."""
+    """A shard with the vectors that a model trained without a fold gives to its videos, where they are stored."""
 
     def __init__(self, shard: ShardVectors, fold: MeasuredFold) -> None:
         self.ids = shard.ids

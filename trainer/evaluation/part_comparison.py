@@ -117,6 +117,7 @@ def weight_without_loss(weight: float, searches: Sequence[Candidates]) -> float:
         served = first(factor * weight, 1.0)
         if not any(_loses(served, part) for part in parts):
             return factor * weight
+    # Every factor loses: the nearest to the better part.
     return weight * (_FACTORS[-2] if parts[0].sum() > parts[1].sum() else _FACTORS[-1])
 
 

@@ -65,7 +65,7 @@ class TooLargeError(ServiceError, statuses=(413,)):
 
 
 class TooManyRequestsError(ServiceError, statuses=(429,)):
-    """The service has too many waiting requests, even after all retries."""
+    """The service, or this key or user, has reached a limit, even after all retries."""
 
 
 class UnavailableError(ServiceError, statuses=(503,)):

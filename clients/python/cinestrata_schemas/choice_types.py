@@ -13,7 +13,7 @@ QueryMode = Literal["pinned", "latest"]
 TextKind = Literal["caption", "transcript", "speech", "screen", "confirmed", "metadata", "name"]
 # Where a timed text comes from, in order of precedence; a *person* wrote or corrected it.
 TextSource = Literal["person", "subtitles", "chapters", "speech", "screen"]
-# What is read from a video: of *file*, the subtitles, chapters and tags, whose texts have readings of their own.
+# What is read from a video; *file* stands for its subtitles, chapters and tags, the first two also for themselves.
 ReadSource = Literal[TextSource, "file"]
 SubtitleFormat = Literal["srt", "vtt"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with
@@ -30,7 +30,7 @@ Split = Literal["train", "val", "test"]
 EffectiveSplit = Literal["train", "val", "test", "appended", "fold"]
 # Where the videos that measure a domain come from: a given or a derived test split, or a learned fold.
 HeldOut = Literal["given", "derived", "cross_fitted"]
-# The captions of a fold are learned, and measured by a solution that has not learned them.
+# The captions of a fold are learned, and measured by a model trained without them.
 LEARNED_SPLITS = ("train", "fold")
 VanishedVideos = Literal["keep", "delete"]  # what to do with videos whose file is gone
 

@@ -1,8 +1,8 @@
 """Domain names in any script: their normal form, and what they may contain.
 
-A name consists of letters, marks, digits, punctuation and single spaces. Invisible, control and bidi-override
-characters are refused, because they make names look equal or display differently. Symbols and emoji are refused because
-some have several encodings that normalization does not unify, so names would not be unique.
+A name consists of letters, marks, digits, single spaces, plus signs, and punctuation other than slash and backslash.
+Invisible, control and bidi-override characters are refused, because they make names look equal or display differently;
+other symbols and emoji, because some have several encodings that normalization does not unify.
 """
 
 from __future__ import annotations

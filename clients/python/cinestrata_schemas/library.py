@@ -126,8 +126,8 @@ class RecallMatrix(ResponseModel):
     )
     served: ServedRecall
     held_out: list[Open[HeldOut] | None] = Field(
-        description="How the cells of each domain are measured: with a `given` or `derived` test split, or "
-        "`cross_fitted`: with learned captions, by a solution without them. All cells of a domain are measured alike."
+        description="How the cells of each domain are measured, all alike: with a `given` or `derived` test split, or "
+        "`cross_fitted`: with learned captions, by a model trained without them."
     )
     after: list[str] = Field(description="Name of the domain that each row's release learned last.")
     newest: dict[str, list[RecallFigures | None]] = Field(

@@ -29,7 +29,7 @@ from cinestrata_schemas.videos import MAX_CUES, Cue
 class VideoSpec(RequestModel):
     """A video of a new task."""
 
-    uri: Uri = Field(description="Path below the media root, or file, s3, gs or https URI.")
+    uri: Uri = Field(description="Path below the media root, or file, s3, gs, http or https URI.")
     captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
     transcript: RequestList[Cue] = Field(
         default_factory=list,
@@ -246,7 +246,7 @@ class TaskDetails(ResponseModel):
     trained: bool
     held_out: Open[HeldOut] | None = Field(
         description="How recall is measured: with a `given` or `derived` test split, or `cross_fitted`: with learned "
-        "captions, by a solution without them; null if it is not."
+        "captions, by a model trained without them; null if it is not."
     )
     read: str | None = optional("What is read from the videos; null for the server's setting.")
     reading: ReadingProgress | None = optional(

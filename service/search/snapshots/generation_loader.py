@@ -43,7 +43,7 @@ class GenerationLoader:
 
     Attributes:
         backbones: The loaded backbones, by name.
-        memory: Memory of the encoders of several lineages.
+        memory: Bounds the memory of query encoders, and reloads evicted ones.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 A video's score is the visual score of its cosine with the query vector of its shard, plus the *prior bonus* of its
 task (its bounded routing evidence), plus the evidence of its texts. All prior bonuses, and the highest evidence of
-texts in each task, are known before the text is encoded; their sum is an *upper bound* on what a video of the task has
+texts in each task, are known before the first round; their sum is an *upper bound* on what a video of the task has
 besides its visual score. Tasks are therefore searched in rounds, highest bound first, and the search ends when no
 remaining task can contain a video that would enter the results (:func:`models.routing.router.can_reach_score`). The
 cost depends on how clearly the text points to tasks, not on how many there are.

@@ -79,8 +79,8 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
     """Claim the first free chunk of a task; None without one, or if the task has no owner or is ending.
 
-    Other workers give up on a chunk after ``MAX_ATTEMPTS``, because they may be broken. The task's owner claims any
-    chunk: its own errors and crashes count as attempts of the task.
+    Other workers give up on a chunk after ``MAX_ATTEMPTS``, because they may be broken, or the chunk may crash them.
+    The task's owner claims any chunk: its own errors and crashes count as attempts of the task.
     """
     with session_scope(write=True) as session:
         at = now(session)
@@ -212,8 +212,8 @@ def process_free_chunks(
     """Process free chunks of a task until none is left or time is up, so that the next message gets its turn.
 
     Errors are logged and stored with the chunk; the task's owner decides on the task's state. ``process`` gets an
-    iterator that claims each chunk when it is taken, and is not called if no chunk is free. It calls ``send_due``
-    first, so that another worker may take the next chunk.
+    iterator that claims each chunk when it is taken, and is not called if no chunk is free. It must call
+    ``send_due`` first, so that another worker may take the next chunk.
     """
     deadline = time.monotonic() + seconds
     first = claim_chunk(task_id, stage, owner)

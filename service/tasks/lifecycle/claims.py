@@ -51,9 +51,9 @@ class Claim:
 
     - ``LeaseLost``: nothing is written; another worker owns the task.
     - ``TaskCancelled``: the task is cancelled.
-    - ``WorkerStopping`` or a signal: the task is given back; the attempt does not count.
-    - ``SourceUnavailable``: the task is given back and due again after a pause.
-    - ``Unavailable``: the task is given back; the attempt counts.
+    - Other ``TaskInterruption`` or a signal: the task is given back; the attempt does not count.
+    - ``SourceUnavailable``: the task is given back and due again after a pause, or fails after several outages.
+    - ``Unavailable`` or ``SQLAlchemyError``: the task is given back; the attempt counts.
     - Any other exception: the task fails with the exception's text as its error.
 
     No exception leaves the block, except signals (``BaseException``).

@@ -71,6 +71,7 @@ def test_task_independent_modes_give_one_vector_for_all_tasks(backbone: Backbone
             vectors = encoder.encode(TEXTS, encoder.tasks, mode)
             is_equal = np.ptp(vectors, axis=1).max() == 0
             assert (mode in encoder.shared_modes) == is_equal, (encoder, mode)
+    assert [encoder.shares_text_encoding for encoder in (tower, frozen, tame)] == [False, True, False]
     assert tower.encoding_identity("one", "latest") is None
     assert tower.encoding_identity("one", "pinned") != tower.encoding_identity("two", "pinned")
 
