@@ -54,7 +54,7 @@ def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
         ProblemField(field=_encodable(e.field), message=_encodable(e.message), hint=_encodable(e.hint))
         for e in error.errors
     ]
-    body = _problem(request, error.status, error.title, error.detail)
+    body = _problem(request, error.status, error.title, f"{error.detail} {error.hint}".rstrip())
     body = body.model_copy(update={"errors": fields, "remedy": error.remedy})
     return JSONResponse(body.model_dump(), error.status, {**error.headers}, media_type=MEDIA_TYPE)
 

@@ -100,7 +100,7 @@ def run_job(job_id: int) -> None:
     with lease:
         try:
             if job.attempts > _MAX_RUNS:
-                raise Conflict(f"The worker stopped {_MAX_RUNS} times during this job.")
+                raise Conflict(f"The worker stopped {_MAX_RUNS} times. See its log, then repeat the job.")
             result = _snapshot(job_id) if job.kind == "snapshot" else _compact(job.task_id)
         except (CinestrataError, OSError) as error:
             log.warning("maintenance_job_failed", job=job_id, kind=job.kind, reason=str(error))

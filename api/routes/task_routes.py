@@ -105,7 +105,7 @@ def list_tasks(request: Request, parameters: Annotated[TaskFilters, Query()]) ->
 @router.get("/{task_id}", response_model=tasks.TaskDetails, responses=UNCHANGED)
 @requires("search")
 def get_task(task_id: str, request: Request) -> Response:
-    """Return a task with its state, progress, estimated remaining time and first rejected videos."""
+    """Return a task with its state, progress and first rejected videos."""
     return conditional_response(request, commands.get_task(task_id))
 
 
@@ -139,9 +139,8 @@ def relearn_task(
     """Learn a domain's appended videos as a new domain.
 
     The response is the new domain's task; its `relearns` is the ID of the original domain. Its videos have temporary
-    IDs until it is ready. It then takes over the appended videos with their IDs, captions and metadata, and the
-    original domain keeps the videos that it was learned from. While that task is unfinished, a repeated request returns
-    it.
+    IDs until it is ready. It then receives the appended videos with their IDs, captions and metadata, and the original
+    domain keeps the videos that it was learned from. While that task is unfinished, a repeated request returns it.
     """
     outcome = task_storage.relearn_appended_videos(
         task_id, spec or tasks.RelearnSpec(), idempotency_key=idempotency_key, caller=caller

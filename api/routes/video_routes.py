@@ -213,11 +213,11 @@ _limiter = FixedWindowRateLimiter(MemoryStorage())
 @feedback_router.post("")
 @requires("search")
 def give_feedback(request: Request, spec: videos.FeedbackSpec) -> videos.FeedbackDetails:
-    """Mark a video right or wrong for a query. Idempotent: each caller has one verdict per video and query.
+    """Mark a video right or wrong for a query. Idempotent: each caller has one entry per video and query.
 
-    The next search in every process counts it: a confirmed query becomes a text of the video, weaker than a caption,
-    and a refused one is evidence against the video for the same words. When appended videos are relearned, their
-    confirmed queries are learned like captions.
+    The next search in every process counts it: with positive feedback, the query becomes a text of the video, weaker
+    than a caption; negative feedback is evidence against the video for the same words. When appended videos are
+    relearned, their queries with positive feedback are learned like captions.
     """
     _require_rate(_principal(request))
     return video_changes.give_feedback(spec)
@@ -253,4 +253,4 @@ def _principal(request: Request) -> Principal:
 
 def _require_rate(principal: Principal) -> None:
     if not _limiter.hit(RATE, principal.kind, principal.name):
-        raise TooManyRequests(f"The limit is {RATE.amount} verdicts per minute; try again.", retry_after=30)
+        raise TooManyRequests(f"The limit is {RATE.amount} changes per minute; try again.", retry_after=30)

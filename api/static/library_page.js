@@ -169,5 +169,5 @@ function showUnreachable(error) {
   $("healthy").textContent = "No response";
   $("healthy").className = "big bad";
   $("healthy-note").textContent = error.message;
-  $("advice").textContent = "Check whether the server runs: cinestrata doctor";
+  $("advice").textContent = "Start the service (cinestrata up), or look into its log.";
 }

@@ -13,6 +13,7 @@ import { remedyText, retryTask, retryText } from "./task_retry.js";
 
 const NO_LOSS = 0.0005;
 const SIMILAR_DOMAINS_LOSS = 0.15;
+const START_WORKERS = "Start the workers: cinestrata worker --queue cpu, and --queue gpu.";
 let shownAdvice = "";
 
 export function drawSummary(overview, measures, actions) {
@@ -177,14 +178,13 @@ function adviseOnFaults(overview) {
   const shards = Object.keys(overview.degraded);
   if (shards.length) {
     return {
-      text: `Repair ${shards.join(", ")}: run “cinestrata doctor”. The other domains stay searchable.`,
+      text: `${shards.join(", ")} can't be searched: “cinestrata doctor” names the cause. The other domains stay searchable.`,
     };
   }
   if (overview.database !== "ok") return { text: "Start the database. Searches continue without it." };
   if (overview.broker !== "ok")
     return { text: "Start the broker; tasks are waiting for it. Searches continue without it." };
-  if (overview.missing_workers)
-    return { text: "Start a worker: cinestrata worker. Searches continue without it." };
+  if (overview.missing_workers) return { text: `${START_WORKERS} Searches continue without them.` };
   return null;
 }
 
@@ -250,7 +250,7 @@ function rejectedSentences({ rejected, counts }) {
 function activeTaskAdvice(task, overview) {
   const name = domainName(task);
   if (task.state === "queued" && !overview.workers.length) {
-    return `“${name}” is next. If it doesn't start, check that a worker is running: cinestrata worker`;
+    return `“${name}” is next. If it doesn't start: ${START_WORKERS}`;
   }
   if (task.progress.outages) {
     return `Check the source of “${name}”: it doesn't respond. The task continues when it does.`;

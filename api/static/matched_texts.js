@@ -8,7 +8,7 @@ const ORIGINS = {
   transcript: "Transcript",
   speech: "Heard",
   screen: "Read",
-  confirmed: "Confirmed",
+  confirmed: "Feedback",
   name: "File name",
 };
 const LINE = 24; // code points per line of the narrowest card

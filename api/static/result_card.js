@@ -26,7 +26,7 @@ export function foundCard(result, text, verdicts) {
 
 function describedCard(result) {
   const [best] = result.words;
-  if (!best) return card(result, videoTitle(result), [], looksLikeIt(result));
+  if (!best) return card(result, videoTitle(result), [], visualMatch(result));
   const shown = startNearMark(best);
   if (best.kind !== "caption")
     return card(result, videoTitle(result), [], why(...matchLine(shown)), best.kind);
@@ -53,7 +53,7 @@ function card(result, title, markedTitle, reason, reasonKind) {
 const why = (...content) => el("p", { className: "why clamped" }, ...content);
 
 /** Explain a result without matching words; below the cut-off, or if the release can't tell, there is no reason. */
-const looksLikeIt = ({ matches }) => (matches ? why("Looks like it") : null);
+const visualMatch = ({ matches }) => (matches ? why("Visual match") : null);
 
 /** Show the file name below a caption; a video without captions has it as its title. */
 function fileNameLine({ captions, uri }) {

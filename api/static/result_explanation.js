@@ -8,7 +8,7 @@ import { matchList } from "./matched_texts.js";
 import { servicePath } from "./service_paths.js";
 
 const MIN_SHOWN_WEIGHT = 0.005;
-const NO_EVIDENCE = 0.05; // nats
+const NO_EVIDENCE = 0.05; // log-odds
 
 /** Explain a video's score for a search; returns the explanation, or null if there is none. */
 export async function showExplanation(video, search) {
@@ -30,11 +30,7 @@ export async function showExplanation(video, search) {
 function draw(explanation) {
   const parts = [
     part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
-    part(
-      "Score",
-      signed(explanation.score),
-      "Evidence for the video in nats: the sum of the next three parts.",
-    ),
+    part("Score", signed(explanation.score), "Log-odds of the video: the sum of the next three parts."),
     part("Visual", signed(explanation.visual_term), visualNote(explanation)),
     part("Routing", signed(explanation.routing_term), routingNote(explanation)),
     part("Words", signed(explanation.words_term), wordsNote(explanation)),
@@ -125,9 +121,9 @@ function words({ words: found, task }) {
   const items = found.map(({ text, known, in_texts: isInTexts, domains, evidence }) => {
     const className = wordKind(known || isInTexts, evidence);
     const title = known
-      ? `Evidence for ${task}: ${evidence.toFixed(2)} nats above the mean of the domains`
+      ? `Evidence for ${task}: ${evidence.toFixed(2)} log-odds above the mean of the domains`
       : `No caption of ${task} contains it`;
-    const note = known ? signedNats(evidence) : unknownNote(isInTexts, domains);
+    const note = known ? signedLogOdds(evidence) : unknownNote(isInTexts, domains);
     return el("li", { className, title }, text, el("small", { textContent: note }));
   });
   return [
@@ -135,7 +131,7 @@ function words({ words: found, task }) {
     el("ul", { className: "words" }, ...items),
     el("p", {
       className: "muted",
-      textContent: "Evidence in nats, relative to the mean of the searched domains.",
+      textContent: "Log-odds, relative to the mean of the searched domains.",
     }),
   ];
 }
@@ -150,4 +146,4 @@ function unknownNote(isInTexts, domains) {
   return domains ? "only in other domains" : "unknown";
 }
 
-const signedNats = (value) => `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;
+const signedLogOdds = (value) => `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;

@@ -51,7 +51,7 @@ function createParts(video) {
     rowGroup(
       "Captions",
       "Add a caption",
-      "Results show them, and captions that aren't held out route queries. The encoders aren't retrained.",
+      "The next search finds their words; captions that aren't held out also route queries. Nothing is retrained.",
       captions,
       () => addCaption(captions, ""),
     ),

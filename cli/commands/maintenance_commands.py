@@ -40,27 +40,27 @@ def delete(
     videos: Annotated[
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="IDs of the videos.", show_default=False)
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Delete this task (name or ID) instead of videos.")] = None,
+    task: Annotated[str | None, typer.Option(help="Domain (name or ID) to delete instead of videos.")] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Permanently delete videos or a task. Searches, training and evaluation no longer use them."""
+    """Permanently delete videos or a domain. Searches, training and evaluation no longer use them."""
     chosen = videos or []
     if bool(chosen) is (task is not None):
-        refuse_call("Give video IDs, or one task with --task.")
+        refuse_call("Give video IDs, or one domain with --task.")
     client = connect(url, data)
     chosen_task = None if task is None else find_task(client, task)
     if chosen_task is not None and chosen_task.state not in FINAL_STATES:  # fails before the prompt
         fail(
-            f"Task {chosen_task.name!r} is {chosen_task.state} and cannot be deleted.",
+            f"Domain {chosen_task.name!r} is {chosen_task.state} and cannot be deleted.",
             f"Cancel it first: cinestrata tasks cancel {chosen_task.id}",
         )
     if not confirmed:
         target = f"video {chosen[0]!r}" if len(chosen) == 1 else f"{len(chosen)} videos"
         if chosen_task is not None:
-            target = f"task {chosen_task.name!r} and all {chosen_task.counts.videos} of its videos"
+            target = f"domain {chosen_task.name!r} and all {chosen_task.counts.videos} of its videos"
         typer.confirm(f"Permanently delete {target}?", abort=True)
     outcome = client.remove_videos(chosen) if chosen_task is None else client.delete_task(chosen_task.id)
     print_json(outcome)

@@ -81,7 +81,7 @@ def serve(
 
 @app.command()
 def worker(
-    queue: Annotated[Literal["cpu", "gpu"], typer.Option(help="cpu: check; gpu: learn and index.")],
+    queue: Annotated[Literal["cpu", "gpu"], typer.Option(help="cpu: probe and read; gpu: learn and embed.")],
     data: Data = None,
     health_file: Annotated[
         Path | None, typer.Option(help="File for the health of the worker, for container probes.")

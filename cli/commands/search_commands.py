@@ -86,7 +86,8 @@ def search(
     if response.corrected is not None:
         console.say(f"Searched for: {response.corrected}", style="yellow")
     if not response.results:
-        console.print("Nothing is indexed yet." if response.release is None else "No results.")
+        empty = "Nothing is indexed yet. Add videos: cinestrata ingest FOLDER"
+        console.print(empty if response.release is None else "No results. Use other words, or fewer filters.")
         raise typer.Exit(NOTHING_FOUND)
     console.print(result_table(response))
     if response.matches is not None or mode is None:
@@ -189,8 +190,8 @@ def _caption_cell(result: SearchResult) -> Text:
     cell = Text(best.text)
     for start, end in best.marks:
         cell.stylize("bold underline", start, end)
-    named = {"metadata": best.field or "metadata", "name": "file name", "speech": "heard", "screen": "read"}
-    origin = best.kind if best.kind in ("transcript", "confirmed") else named.get(best.kind)
+    named = {"name": "file name", "speech": "heard", "screen": "read", "confirmed": "feedback"}
+    origin = "transcript" if best.kind == "transcript" else best.field or named.get(best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
 
 

@@ -105,7 +105,7 @@ def run_sync(
         _finish(document)
         return
     if domain.state != "ready" and sent:
-        fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
+        fail(f"{name} is {domain.state}.", f"Retry it, then sync again: cinestrata tasks retry {domain.id}")
     library.record(domain.id, source_files, plan)
     if plan.superseded:
         client.remove_videos(plan.superseded)

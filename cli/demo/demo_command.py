@@ -152,7 +152,7 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
             if not line.startswith(_READY_PREFIX):
                 process.wait()
                 errors.seek(0)
-                fail(errors.read().strip() or "The service didn't start.")
+                fail(errors.read().strip() or f"The service didn't start. Its logs are in {data / 'run'}.")
             yield line.removeprefix(_READY_PREFIX).strip()
         finally:
             _stop(process)

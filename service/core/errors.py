@@ -34,6 +34,7 @@ class CinestrataError(Exception):
 
     status: ClassVar[int] = 500  # of the response
     title: ClassVar[str] = "Internal error"  # short name of the error class
+    hint: str = ""  # what the caller can do about it, if the sentence lacks it
 
     def __init_subclass__(cls, status: int | None = None, title: str | None = None) -> None:
         super().__init_subclass__()
@@ -183,10 +184,8 @@ class DataFolderNotWritable(CinestrataError, status=503, title="Data folder not 
     """Part of the data folder cannot be written: wrong owner, read-only, or full disk."""
 
     def __init__(self, folder: Path, cause: OSError) -> None:
-        super().__init__(
-            f"The folder {folder} cannot be written ({cause.strerror or cause}).",
-            headers={"Retry-After": "30"},
-        )
+        detail = f"The folder {folder} cannot be written ({cause.strerror or cause})."
+        super().__init__(detail, headers={"Retry-After": "30"})
         self.hint = "Give this process's user write access, and check the disk's free space."
 
 

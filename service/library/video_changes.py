@@ -133,7 +133,7 @@ def _refuse_copy(session: Session, video: Video) -> None:
     original = session.scalar(select(Video.id).where(Video.vector_id == video.copy_of))
     if original is not None:
         raise Conflict(
-            f"Video {video.id!r} will replace {original!r} once it is published, and take over "
+            f"Video {video.id!r} will replace {original!r} once it is published, and receive "
             f"the original's captions and metadata. Edit {original!r} instead."
         )
 

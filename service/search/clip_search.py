@@ -141,7 +141,7 @@ class ClipSearch:
                 encode_ms += 1000 * (time.perf_counter() - ended)
             if not vectors:
                 raise Unavailable(
-                    f"No task can be searched by clip: {'; '.join(broken.values()) or 'there is none'}",
+                    f"No domain can be searched by clip: {'; '.join(broken.values()) or 'there is none'}",
                     DEGRADED_RETRY_SECONDS,
                 )
             vectors = {task: vectors[task] for task in tasks if task in vectors}

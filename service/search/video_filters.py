@@ -136,7 +136,7 @@ def _require_known_fields(
             names = sorted(name for name in fields if kinds(name))
             raise InvalidInput.at(
                 field,
-                f"No video in the searched tasks has a field {name[:100]!r}.",
+                f"No video in the searched domains has a field {name[:100]!r}.",
                 f"Known fields: {', '.join(map(repr, names[:20]))}{' …' if len(names) > 20 else ''}."
                 if names
                 else "The videos have no metadata. Send metadata with the videos when you add them.",
@@ -144,7 +144,7 @@ def _require_known_fields(
         if isinstance(condition, ValueRange) and not any(has_numbers):
             raise InvalidInput.at(
                 field,
-                f"No video in the searched tasks has a number in field {name[:100]!r}, so it has no range.",
+                f"No video in the searched domains has a number in field {name[:100]!r}, so it has no range.",
                 "Filter by a value. Cells in a CSV manifest are strings; a JSONL manifest keeps numbers.",
             )
 

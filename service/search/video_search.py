@@ -78,17 +78,16 @@ def search_similar(
     tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == comparable]
     not_compared = {
         snapshot.task_names[other]: (
-            f"its videos were embedded by encoder {fingerprint[:12]}, this task's by {comparable[:12]}"
+            f"its videos were embedded by encoder {fingerprint[:12]}, this domain's by {comparable[:12]}"
         )
         for other, fingerprint in fingerprints.items()
         if fingerprint != comparable
     }
     if scope == "all" and len(tasks) == 1 and not_compared:
         raise Conflict(
-            "scope: Videos of other tasks can't be compared with those of "
-            f"{snapshot.task_names[task]!r}: no other task has its video encoder, and cosines between vectors of "
-            "two encoders are meaningless. Leave scope out to search the video's own task, or search all tasks by "
-            "text."
+            "scope: Videos of other domains can't be compared with those of "
+            f"{snapshot.task_names[task]!r}: no other domain has its video encoder, and cosines between vectors of "
+            "two encoders are meaningless. Leave scope out to search its domain, or search all by text."
         )
     scans = [ShardScan(other, vector, k, group=drop_moments, exclude=(vector_id,)) for other in tasks]
     hits = dict(zip(tasks, snapshot.scan(scans), strict=True))

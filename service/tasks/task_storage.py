@@ -132,11 +132,11 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     if task.target_id is not None:
-        raise Conflict(f"Task {task_id} is itself an append; append to task {task.target_id}.")
+        raise Conflict(f"{task_id} is an append; append to the domain {task.target_id}.")
     if task.deleted_at is not None:
-        raise Conflict(f"The domain of task {task_id} was deleted; post its videos as a new task.")
+        raise Conflict(f"The domain {task_id} was deleted; send its videos as a new domain.")
     if task.state != "ready":
-        raise Conflict(f"Task {task_id} is {task.state}; videos can be appended once it is ready.")
+        raise Conflict(f"The domain {task_id} is {task.state}; videos can be appended once it is ready.")
     return task
 
 
@@ -236,9 +236,9 @@ def require_domain(session: Session, task_id: str, purpose: str) -> Task:
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     if task.deleted_at is not None:
-        raise Conflict(f"The domain of task {task.id} was deleted.")
+        raise Conflict(f"The domain {task.id} was deleted.")
     if task.state != "ready":
-        raise Conflict(f"Task {task.id} is {task.state}; {purpose} once it is ready.")
+        raise Conflict(f"The domain {task.id} is {task.state}; {purpose} once it is ready.")
     return task
 
 

@@ -102,7 +102,7 @@ def upgrade_fields(domain: Task, spec: UpgradeSpec) -> dict[str, Any]:
 def require_upgradable(session: Session, domain: Task, upgrade: Task) -> None:
     """Check that nothing stands in the way of an upgrade of a domain, new or retried; raise Conflict."""
     if domain.deleted_at is not None:
-        raise Conflict(f"The domain of task {domain.id} was deleted.")
+        raise Conflict(f"The domain {domain.id} was deleted.")
     _require_no_unfinished(session, domain, Task.upgrades, "upgrade")
     manifest = index_manifest.read_manifest()
     if manifest.pinned is not None:

@@ -185,7 +185,7 @@ def test_active_task_is_refused_before_the_prompt(
         session.get_one(Task, "tsk_a").state = "training"
     refused = run("delete", "--task", "a", *arguments, given="y\n")
     assert refused.exit_code == 1
-    assert "Task 'a' is training and cannot be deleted" in refused.output
+    assert "Domain 'a' is training and cannot be deleted" in refused.output
     assert "cinestrata tasks cancel tsk_a" in refused.output
     assert "Permanently delete" not in refused.output
 
@@ -194,8 +194,8 @@ def test_active_task_is_refused_before_the_prompt(
     ("arguments", "message"),
     [
         (["--task", "nobody", "--yes"], "There is no task 'nobody'"),
-        (["--yes"], "Give video IDs, or one task"),
-        (["a-1", "--task", "a", "--yes"], "Give video IDs, or one task"),
+        (["--yes"], "Give video IDs, or one domain"),
+        (["a-1", "--task", "a", "--yes"], "Give video IDs, or one domain"),
     ],
 )
 def test_delete_requires_videos_or_one_task(

@@ -86,7 +86,7 @@ def test_job_of_a_dead_worker_starts_again_at_most_three_times(
         session.execute(update(LeaseRow).values(until=now(session) - timedelta(seconds=1)))
     assert send_due_jobs() == 0  # the first message still waits in the queue
     run_job(job.id)
-    assert list_jobs()[0].error == "The worker stopped 3 times during this job."
+    assert list_jobs()[0].error == "The worker stopped 3 times. See its log, then repeat the job."
 
 
 def test_invalid_jobs_are_refused(sqlite_catalog: Settings) -> None:

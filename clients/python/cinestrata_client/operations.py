@@ -50,7 +50,7 @@ class Operations:
 
     @operation("GET", "/tasks/{task_id}")
     def get_task(self, task_id: str) -> tasks.TaskDetails:
-        """Return a task with its state, progress, estimated remaining time and first rejected videos."""
+        """Return a task with its state, progress and first rejected videos."""
 
     @operation("DELETE", "/tasks/{task_id}")
     def delete_task(self, task_id: str) -> videos.DeletionResult:

@@ -339,11 +339,11 @@ class QueryWord(ResponseModel):
         description="Whether a text of the video contains it, such as its name, or what is heard or read in it."
     )
     domains: int = Field(description="Number of searched domains whose captions contain it.")
-    evidence: float = Field(description="Evidence for the domain in nats, above the mean.")
+    evidence: float = Field(description="Evidence for the domain in log-odds, above the mean.")
 
 
 class ResultExplanation(ResponseModel):
-    """Parts of a video's score for a query: ``score = visual_term + routing_term + words_term``, in nats.
+    """Parts of a video's score for a query: ``score = visual_term + routing_term + words_term``, in log-odds.
 
     ``visual_term`` is ``visual_weight × (cosine − neutral_cosine)``.
     ``task`` is the name of the video's domain.
@@ -365,7 +365,7 @@ class ResultExplanation(ResponseModel):
         "nearer."
     )
     visual_term: float = Field(description="Evidence of the similarity.")
-    visual_weight: float = Field(description="Nats per cosine.")
+    visual_weight: float = Field(description="Log-odds per cosine.")
     neutral_cosine: float = Field(description="Cosine that says nothing.")
     is_fitted: bool = Field(
         description="Whether these two are fitted to the release; false with few captions and with trained methods."

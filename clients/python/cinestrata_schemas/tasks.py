@@ -40,7 +40,7 @@ class VideoSpec(RequestModel):
     split: Split | None = optional("Split of the video; test videos are held out for evaluation.")
     replaces: Identifier | None = optional(
         "For an append: ID of the video of which this is a new version, or to which this file was moved. Once "
-        "published, this one takes over ID, captions, metadata, transcript and feedback."
+        "published, this one has its ID, captions, metadata, transcript and feedback."
     )
     metadata: dict[str, Any] | None = optional(
         "Metadata returned with the video. Searches can filter by strings, numbers, booleans and lists of strings."
@@ -230,7 +230,7 @@ class TaskDetails(ResponseModel):
         default=False,
         description="Whether the task learns the domain `into` with another backbone or method.",
     )
-    relearns: str | None = optional("For a relearned domain: task whose appended videos it takes over.")
+    relearns: str | None = optional("For a relearned domain: domain whose appended videos it receives.")
     method: str
     settings: dict[str, Scalar]
     backbone: str | None = optional("Encoder of frames and texts, for an append that of its domain.")

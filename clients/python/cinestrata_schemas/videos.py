@@ -100,7 +100,7 @@ class VideoSummary(ResponseModel):
     bytes: int | None
     duration: float | None
     added_at: datetime
-    replaces: str | None = optional("ID of the video that this one takes over once it is published.")
+    replaces: str | None = optional("ID of the video that this one replaces once it is published.")
     thumbnail_url: str
     stream_url: str
 

@@ -38,7 +38,9 @@ class WebhookPatch(RequestModel):
     """Changes to a webhook; omitted fields stay unchanged."""
 
     events: _Events | None = None
-    enabled: bool | None = optional("Whether to send events. Otherwise, messages wait for 7 days.")
+    enabled: bool | None = optional(
+        "Whether to send events. If not, new events are dropped, and pending messages wait for up to 7 days."
+    )
 
 
 class WebhookDetails(ResponseModel):

@@ -247,7 +247,7 @@ class SearchSnapshot:
         it only compares the tasks of one lineage: if there are several, the likeliest task of each has 0.
         """
         if not all(scope.tasks for scope in scopes):
-            raise Unavailable("None of these tasks can be searched now.", DEGRADED_RETRY_SECONDS)
+            raise Unavailable("None of these domains can be searched now.", DEGRADED_RETRY_SECONDS)
         routing: dict[int, Routing] = {}
         # Texts with the same tasks share an encoder call.
         groups: dict[int, list[int]] = {}

@@ -171,7 +171,7 @@ class SnapshotManager:
             raise TaskNotServed(task)
         reason = f": {self.last_error}" if self.last_error else "; try again in a few seconds."
         raise Unavailable(
-            f"Task {task[:100]!r} is ready, but this process hasn't loaded its shard{reason}",
+            f"Domain {task[:100]!r} is ready, but this process hasn't loaded its shard{reason}",
             self._seconds_to_retry(),
         )
 

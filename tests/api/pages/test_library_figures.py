@@ -108,7 +108,7 @@ def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(
     refresh_library_page(browser)
     wait_until(browser, lambda b: _text(b, "healthy").startswith("2 faults"))
     assert "No worker is running" in _text(browser, "healthy-note")
-    assert "Start a worker" in _text(browser, "advice")
+    assert "Start the workers: cinestrata worker --queue cpu, and --queue gpu." in _text(browser, "advice")
 
 
 DOMAINS = 70

@@ -190,7 +190,7 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
         "File name: ball moves 0012",
         f"<img src=x onerro…: {HOSTILE}",
         "Transcript: … the ball",
-        "Looks like it",
+        "Visual match",
         "subtitle: a ball",
         "Caption",
     ]
@@ -313,7 +313,7 @@ def test_result_is_confirmed_and_taken_back_by_keyboard(browser: WebDriver, addr
     results = _open_last(browser, address, "gramophone").find_element(By.XPATH, "ancestor::ol|ancestor::ul")
     first = find(results, RESULT)
     assert first.get_attribute("data-video") == entry.video_id
-    assert f"Confirmed: {HOSTILE_QUERY}" in first.text
+    assert f"Feedback: {HOSTILE_QUERY}" in first.text
     assert browser.title != "taken"
 
     _open_last(browser, address, HOSTILE_QUERY)

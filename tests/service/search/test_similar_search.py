@@ -100,7 +100,7 @@ def test_other_tasks_are_searched_only_where_the_encoder_is_equal(shared: Served
     assert answer.searched == ["birds", "sea"]
     assert list(answer.not_compared) == ["cars"]
     assert "encoder ffffffffffff" in answer.not_compared["cars"]
-    with pytest.raises(Conflict, match="Videos of other tasks can't be compared with those of 'cars'"):
+    with pytest.raises(Conflict, match="Videos of other domains can't be compared with those of 'cars'"):
         service.search_similar("cars-0", scope="all")
 
 

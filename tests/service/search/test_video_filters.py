@@ -171,7 +171,7 @@ def test_time_without_zone_is_utc(service: SearchEngine) -> None:
             "where.speed",
             "Known fields: 'camera', 'live', 'mixed', 'only here', 'place', 'tags'.",
         ),
-        ({"where": {"deep": "x"}}, "where.deep", "No video in the searched tasks has a field 'deep'"),
+        ({"where": {"deep": "x"}}, "where.deep", "No video in the searched domains has a field 'deep'"),
         ({"where": {"x" * 5000: 1}}, f"where.{'x' * 100}", "has a field"),
         ({"where": {"camera": {"min": 5, "max": 4}}}, "where.camera", "min exceeds max"),
         ({"where": {"camera": {"min": float("nan")}}}, "where.camera", "not a number"),
@@ -205,7 +205,7 @@ def test_invalid_filter_is_reported_with_a_hint(
 
 def test_field_of_unsearched_tasks_is_unknown(service: SearchEngine) -> None:
     assert service.search("x", where={"only here": 1}).results
-    with pytest.raises(InvalidInput, match="No video in the searched tasks has a field 'only here'"):
+    with pytest.raises(InvalidInput, match="No video in the searched domains has a field 'only here'"):
         service.search("x", task="birds", where={"only here": 1})
 
 

@@ -216,7 +216,7 @@ def test_search_of_a_ready_task_is_unavailable_where_loading_takes_too_long(
     release = Event()
     refresh = lagging.snapshots.refresh
     monkeypatch.setattr(lagging.snapshots, "refresh", lambda: release.wait(10) and refresh())
-    with pytest.raises(Unavailable, match="Task 'sea' is ready, but this process hasn't loaded") as refused:
+    with pytest.raises(Unavailable, match="Domain 'sea' is ready, but this process hasn't loaded") as refused:
         lagging.search("a whale", task="sea")
     assert int(refused.value.headers["Retry-After"]) > 0
     release.set()
