@@ -134,7 +134,7 @@ def test_long_metadata_is_named(client: TestClient) -> None:
 def test_folder_that_cannot_be_written_has_a_hint(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Settings, "uploads_dir", Path("/dev/null"))
+    monkeypatch.setattr(upload_store, "settings", lambda: Settings(data_dir=Path("/dev/null")))
     answer = _create(client, 1)
     assert (answer.status_code, "user write access" in answer.json()["detail"]) == (503, True)
 
