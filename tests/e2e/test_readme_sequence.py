@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import httpx
@@ -35,7 +36,7 @@ cinestrata() { "$PYTHON" -m cli.main "$@" || { local status=$?; [ "$1" = search 
 
 
 def _sequence() -> list[str]:
-    """Return the blocks from the start of the service on; Python becomes a call of the interpreter."""
+    """Return the blocks from the start of the service to the backup; Python becomes a call of the interpreter."""
     readme = [block for _, block in shell_blocks("README.md")]
     first = next(number for number, block in enumerate(readme) if "cinestrata up" in block)
     snippet = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -106,13 +107,13 @@ def test_blocks_run_in_their_order(folder: Path, environment: dict[str, str]) ->
             ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=800
         )
         assert outcome.returncode == 0, f"{outcome.stdout}\n{outcome.stderr}"
-        _check_results(url, outcome.stdout)
+        _check_results(folder, url, outcome.stdout)
     finally:
         service.terminate()
         service.wait()
 
 
-def _check_results(url: str, output: str) -> None:
+def _check_results(folder: Path, url: str, output: str) -> None:
     assert re.search(r"^\['.*\.mp4'", output, re.MULTILINE)  # Python
     assert "202 Accepted" in output
     tasks = {task["name"]: task for task in httpx.get(f"{url}/tasks").json()}
@@ -128,3 +129,5 @@ def _check_results(url: str, output: str) -> None:
     assert {result["task"] for result in answers[1]["results"]} == {"kitchen"}
     assert re.search(r"domain.* searched in [\d,]+ ms", output)
     assert re.search(r"^\d+ deleted$", output, re.MULTILINE)
+    with tarfile.open(folder / "backup.tar") as archive:
+        assert "catalog.sqlite3" in " ".join(archive.getnames())

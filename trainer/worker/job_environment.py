@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +86,6 @@ def open_library() -> Library:
         _last = settings(), library_store(settings()), LibraryCache()
     library = Library(_last[1], learned_captions, _last[2])
     index_manifest.require_manifest(library.manifest)
-    gc.freeze()  # the collector need not look through thousands of open shards again and again
     return library
 
 
