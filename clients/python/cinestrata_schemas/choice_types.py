@@ -13,7 +13,7 @@ QueryMode = Literal["pinned", "latest"]
 TextKind = Literal["caption", "transcript", "speech", "screen", "confirmed", "metadata", "name"]
 # Where a timed text comes from, in order of precedence; a *person* wrote or corrected it.
 TextSource = Literal["person", "subtitles", "chapters", "speech", "screen"]
-# What is read from a video; *file* stands for its subtitles, chapters and tags, the first two also for themselves.
+# What is read from a video: *file* includes its subtitles, chapters and tags; a text names one of the first two.
 ReadSource = Literal[TextSource, "file"]
 SubtitleFormat = Literal["srt", "vtt"]
 SearchScope = Literal["task", "all"]  # which domains to compare a video with

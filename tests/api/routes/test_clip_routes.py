@@ -355,7 +355,7 @@ def test_caption_vectors_are_cached_within_a_limit(
         client.get(f"/videos/{video}/captions")
     assert [task for task, _ in encoded] == library
     monkeypatch.setattr(service, "caption_index", CaptionIndex(max_bytes=1))
-    for video in (one, two, one):
+    for video in (one, two, one, one):
         client.get(f"/videos/{video}/captions")
     assert [task for task, _ in encoded] == [*library, *library, library[0]]
 
