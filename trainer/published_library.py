@@ -46,8 +46,8 @@ from trainer.task_data import StoredVectors
 _releases = VerifiedFolders()  # shared by all tasks of the process
 
 
-class PinnedReleases(dict[str, ReleaseState]):
-    """The releases that shards pin, by task ID; one that is not ``replaced`` is read when it is looked up."""
+class ReleasesByTask(dict[str, ReleaseState]):
+    """Releases that shards pin, by task ID: those ``replaced``, and others, which are read when they are looked up."""
 
     def __init__(self, replaced: Mapping[str, ReleaseState], read: Callable[[str], ReleaseState]) -> None:
         super().__init__(replaced)
@@ -184,7 +184,7 @@ class Library:
             if (previous.backbone.fingerprint, previous.tasks) != (backbone.fingerprint, earlier):
                 previous, last_read = None, {}
         unchanged = {task for task, release in read.items() if last_read.get(task) == release}
-        pinned = PinnedReleases(replaced, self.pinned_release)
+        pinned = ReleasesByTask(replaced, self.pinned_release)
         encoder = open_query_encoder(backbone, state, pinned, previous, unchanged)
         if encoder.shares_text_encoding and len(replaced) < 2:  # others keep much memory per task
             self._cache.encoder = encoder, read

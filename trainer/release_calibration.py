@@ -40,7 +40,7 @@ from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.gallery import ShardVectors
 from trainer.evaluation.part_comparison import find_candidates, retype
 from trainer.methods import Method
-from trainer.published_library import Library, PinnedReleases
+from trainer.published_library import Library, ReleasesByTask
 from trainer.task_data import Clip, TaskData, draw_sample, vector_ids
 from trainer.task_pipeline import readable_shards
 
@@ -189,7 +189,7 @@ def _learn_parts(method: Method, videos: Sequence[Clip]) -> Iterator[tuple[Metho
     for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
         left_out = np.sort(order[fold::_FOLDS]).tolist()
         learned = np.sort(np.delete(order, slice(fold, None, _FOLDS))).tolist()
-        part = method.relearn(learned, [text for row in learned for text in videos[row].captions])
+        part = method.refit(learned, [text for row in learned for text in videos[row].captions])
         if part is None:
             return
         yield part, [videos[row] for row in left_out]
@@ -269,7 +269,7 @@ def add_fold(
         return state
     observed = task.observed(method.config.max_videos)
     rows = [row for row, clip in enumerate(observed) if clip.split != "fold"]
-    part = method.before_last_epoch or method.relearn(rows, task.without_fold().training_captions)
+    part = method.before_last_epoch or method.refit(rows, task.without_fold().training_captions)
     if part is None:
         raise AssertionError(f"{method.name} learns a fold, but not a part of a task")
     solution, queries = _open_part(part, task.task_id, encoder, read_pinned)
@@ -298,7 +298,7 @@ def _open_part(
     state = part.release()
     recent = replace(state, tasks=state.tasks[-_PART_TASKS:])  # only the last one is searched
     others = [other.task_id for other in recent.tasks if other.task_id != task]
-    pinned = PinnedReleases({task: state}, read_pinned)
+    pinned = ReleasesByTask({task: state}, read_pinned)
     return state, open_query_encoder(part.backbone, recent, pinned, encoder, unchanged_tasks=others)
 
 

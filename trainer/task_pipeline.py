@@ -35,7 +35,7 @@ from trainer.evaluation.gallery import (
     FoldShard,
     Gallery,
     Query,
-    Recall,
+    RankSummary,
     ShardVectors,
     WholeVideoShard,
     rank_by_id,
@@ -334,7 +334,7 @@ def zero_shot_recall(
     held_out: HeldOutVideos,
     *,
     report: Callable[[int], None] = lambda done: None,
-) -> Recall | None:
+) -> RankSummary | None:
     """Measure the unchanged backbone's recall on a task's held-out videos, local gallery, None without queries; raise
     FramesMissing if a video's frames are gone.
     """

@@ -108,7 +108,7 @@ def measure_costs(engines: list[SearchEngine], libraries: list[SyntheticLibrary]
 
 def _encoding_milliseconds(engine: SearchEngine, texts: Sequence[str]) -> float:
     """Measure the median time to encode one new text by the frozen tower, with tokenization."""
-    encoder = engine.snapshots.current().distinct_lineages[0].query_vectors.encoder
+    encoder = engine.snapshots.current().distinct_lineages[0].query_cache.encoder
     times = []
     for text in texts:
         start = time.perf_counter()

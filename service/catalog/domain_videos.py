@@ -137,7 +137,7 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
         session.execute(insert(Moment), batch)
 
 
-def drop_moments(session: Session, video: int) -> None:
+def delete_moments(session: Session, video: int) -> None:
     """Delete a video's moments, given its vector ID."""
     session.execute(delete(Moment).where(Moment.video_vector_id == video))
 

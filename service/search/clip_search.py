@@ -121,7 +121,7 @@ class ClipSearch:
             for lineage in snapshot.lineages_of(tasks):
                 of_lineage = [task for task in tasks if snapshot.lineages[task] is lineage]
                 try:
-                    query_encoder = lineage.query_vectors.encoder
+                    query_encoder = lineage.query_cache.encoder
                     towers = query_encoder.backbone.towers()  # the first clip loads them
                 except (ModelError, Unavailable) as error:
                     broken |= {snapshot.task_names[task]: str(error) for task in of_lineage}

@@ -217,7 +217,7 @@ class CaptionIndex(SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions
         """
         edits, mode = read_caption_edits(), snapshot.served_mode
         # The parameters that encode texts for a pinned shard never change, and neither do the vectors.
-        anchor = snapshot.lineages[task].query_vectors.encoding_identity(task, mode) or snapshot.release_id
+        anchor = snapshot.lineages[task].query_cache.encoding_identity(task, mode) or snapshot.release_id
 
         def load(source: str, *, is_outdated: bool = False) -> _EncodedCaptions:
             return self.get(
@@ -274,7 +274,7 @@ def _encode_captions(
     new = [text for text in videos if text not in vectors]
     for start in range(0, len(new), _ENCODING_BATCH):
         batch = new[start : start + _ENCODING_BATCH]
-        encoded = snapshot.lineages[task].query_vectors.encode_uncached(batch, mode, task)
+        encoded = snapshot.lineages[task].query_cache.encode_uncached(batch, mode, task)
         vectors |= zip(batch, encoded.astype(np.float16), strict=True)
     stacked = np.empty((len(videos), snapshot.shards[task].dim), np.float16)
     for row, text in enumerate(videos):

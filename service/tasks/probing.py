@@ -42,7 +42,7 @@ from service.tasks.file_texts import store_file_texts
 from service.tasks.lifecycle.state_machine import SAME_CONTENT, reject
 from service.tasks.probing_completion import complete_probing, isolate_failures, pending_videos
 
-CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
+PROBE_CHUNK_VIDEOS = 64  # a kill loses at most one chunk's results
 SAVE_SECONDS = 1.0  # between two transactions that store results of a chunk
 
 _MAX_OUTAGES = 3  # videos of a chunk whose source is unavailable, before the others are postponed too
@@ -171,7 +171,7 @@ def _plan(claim: lifecycle.Claim) -> int:
             .where(in_task, Video.status == "pending", ~unfinished.exists())
             .order_by(Video.vector_id)
         ).all()
-        lifecycle.plan_chunks(session, claim.task.id, "probing", pending, CHUNK_VIDEOS)
+        lifecycle.plan_chunks(session, claim.task.id, "probing", pending, PROBE_CHUNK_VIDEOS)
         return session.scalar(select(func.count()).where(in_task)) or 0
 
 

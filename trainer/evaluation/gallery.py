@@ -157,7 +157,7 @@ def recall_at(ranks: Floats, k: int) -> float:
 
 
 @dataclass(frozen=True)
-class Recall:
+class RankSummary:
     """Retrieval figures for a set of queries: recalls 0..1, median and mean rank from 1."""
 
     r1: float
@@ -168,11 +168,11 @@ class Recall:
     queries: int
 
 
-def summarize(ranks: Floats) -> Recall | None:
+def summarize(ranks: Floats) -> RankSummary | None:
     """Summarize ranks ``[Q]``; None without queries."""
     if not len(ranks):
         return None
-    return Recall(
+    return RankSummary(
         r1=recall_at(ranks, 1),
         r5=recall_at(ranks, 5),
         r10=recall_at(ranks, 10),

@@ -37,7 +37,7 @@ from trainer.evaluation.gallery import (
     TIE_TOLERANCE,
     Gallery,
     RankCount,
-    Recall,
+    RankSummary,
     rank_by_id,
     recall_at,
     summarize,
@@ -57,7 +57,7 @@ _TEXTS = 256  # texts per chunk of piece presence, which is as wide as the vocab
 class TaskRecall:
     """Figures of a release for a task with queries."""
 
-    recalls: Mapping[GalleryName, Recall]  # text-to-video recall by gallery
+    recalls: Mapping[GalleryName, RankSummary]  # text-to-video recall by gallery
     # whether each query ranks its video first, one bit per query, most significant bit first; by gallery
     first_hits: Mapping[GalleryName, bytes]
     query_set: str  # digest of the queries' texts and videos, in their order

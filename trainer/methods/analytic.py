@@ -168,12 +168,12 @@ class Analytic(Method):
             start = stop
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Solve both maps from the observations, which are kept for :meth:`relearn`."""
+        """Solve both maps from the observations, which are kept for :meth:`refit`."""
         self._before = self._sums, self._scatter, self._measured_scatter
         if self._observed_features:
             self._solve()
 
-    def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Analytic:
+    def refit(self, rows: Sequence[int], captions: Sequence[str]) -> Analytic:
         part = Analytic(self.backbone, self.config)
         part._layout, part._background = self._layout, self._background
         part._features = self._features

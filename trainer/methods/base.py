@@ -145,7 +145,7 @@ class Method(ABC):
     def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:  # noqa: B027 (optional hook)
         """Prepare an epoch; state that checkpoints do not contain must follow from the checkpoint and the arguments."""
 
-    def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
+    def refit(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
         """Learn the last task again from some of its videos, for calibration and measurement.
 
         Only closed-form methods support this, between :meth:`record_task` and the next task. Vectors of the new method

@@ -15,7 +15,7 @@ from index.arrays import Ids, Vectors
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path, moment_windows
 from models.backbones.backbone import Backbone
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.domain_videos import drop_moments, moment_spans, replace_moments
+from service.catalog.domain_videos import delete_moments, moment_spans, replace_moments
 from service.catalog.tables import Moment, Task, Video
 from service.core import request_limits
 from service.core.errors import DomainChanged
@@ -329,7 +329,7 @@ def embed_task_moments(
         if claim.task.upgrades:
             raise FramesMissing(f"video {video.id!r}: its moments cannot be decoded again: {reason}")
         with claim.transaction() as session:
-            drop_moments(session, video.vector_id)
+            delete_moments(session, video.vector_id)
             if session.get(Video, video.vector_id) is None:  # deleted meanwhile: no log entry
                 return
         message = f"Video {video.id!r} is searchable as a whole, but not by its moments: {reason}"

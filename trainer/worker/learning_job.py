@@ -31,7 +31,7 @@ from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, send_due, state_machine
 from service.tasks.lifecycle.publishing import shard_columns
 from trainer.errors import LibraryDamaged, NothingToLearn
-from trainer.evaluation.gallery import Recall as MeasuredRecall
+from trainer.evaluation.gallery import RankSummary
 from trainer.evaluation.recall_row import RecallRow
 from trainer.methods import METHODS
 from trainer.published_library import Library
@@ -319,7 +319,7 @@ def evaluate_task(
 
 
 def _matrix_cells(
-    row: RecallRow, task_id: str, zero_shot: MeasuredRecall | None
+    row: RecallRow, task_id: str, zero_shot: RankSummary | None
 ) -> Iterator[tuple[str, Recall]]:
     for task, figures in row.tasks.items():
         for gallery, recall in figures.recalls.items():

@@ -121,7 +121,7 @@ class PartFolder:
         return self.path / f"{number:06d}.{token}.safetensors"
 
 
-CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
+EMBED_CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
 _TURN_SECONDS = 60.0  # how long a worker helps with a task before it takes the next message
 _SAVE_SECONDS = 1.0  # between transactions that store a chunk's progress
 _WAIT_SECONDS = 0.25  # between checks whether other workers have finished their chunks
@@ -159,7 +159,7 @@ def embed_shared(
     def report(done: int) -> None:
         claim.progress("indexing", done / total, done=done, total=total)
 
-    if total <= CHUNK_VIDEOS:  # killing the worker loses no more than a chunk
+    if total <= EMBED_CHUNK_VIDEOS:  # killing the worker loses no more than a chunk
         report(0)
         return embed(clips, report=report)
 
@@ -169,7 +169,7 @@ def embed_shared(
 
     ids = [clip.vector_id for clip in clips]
     content = [(clip.vector_id, clip.frames_path.name) for clip in clips]
-    run = run_identity(task_id, fingerprint, CHUNK_VIDEOS, content)
+    run = run_identity(task_id, fingerprint, EMBED_CHUNK_VIDEOS, content)
     folder = PartFolder(settings().checkpoints_dir / task_id, run)
     folder.prepare(encoder)
     _plan(claim, folder, ids, run)
@@ -230,7 +230,7 @@ def _plan(claim: Claim, folder: PartFolder, vector_ids: Sequence[int], run: str)
         of_stage = (Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
         if session.scalar(select(Chunk.id).where(*of_stage, Chunk.run == run).limit(1)) is None:
             session.execute(delete(Chunk).where(*of_stage))
-            plan_chunks(session, claim.task.id, "indexing", vector_ids, size=CHUNK_VIDEOS, run=run)
+            plan_chunks(session, claim.task.id, "indexing", vector_ids, size=EMBED_CHUNK_VIDEOS, run=run)
 
 
 def _embed_chunk(

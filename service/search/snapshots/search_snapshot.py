@@ -78,7 +78,7 @@ class ServedLineage:
 
     release_id: str  # the newest one, which encodes queries
     backbone_name: str
-    query_vectors: QueryVectorCache
+    query_cache: QueryVectorCache
     visual_score: VisualScore  # conversion of cosines to log-odds; appends do not change it
     confidence_model: ConfidenceModel | None = None  # calibration of the release, with appended captions
     release_confidence: ConfidenceModel | None = None  # calibration of the release alone
@@ -237,7 +237,7 @@ class SearchSnapshot:
         vectors: dict[int, Vectors] = {}
         for lineage in self.lineages_of(task for _, _, task in pairs):
             rows = [row for row, (_, _, task) in enumerate(pairs) if self.lineages[task] is lineage]
-            vectors.update(zip(rows, lineage.query_vectors([pairs[row] for row in rows]), strict=True))
+            vectors.update(zip(rows, lineage.query_cache([pairs[row] for row in rows]), strict=True))
         return [vectors[row] for row in range(len(pairs))]
 
     def route(self, texts: Sequence[str], scopes: Sequence[SearchScope]) -> list[Routing]:
@@ -257,8 +257,8 @@ class SearchSnapshot:
             scope = scopes[numbers[0]]
             captions = np.zeros((len(numbers), len(scope.tasks)), np.float32)
             for lineage, (rows, _, of_lineage) in scope.lineages.items():
-                tokens = lineage.query_vectors.tokens([texts[number] for number in numbers])
-                evidence = lineage.query_vectors.encoder.routing_evidence(tokens, of_lineage)
+                tokens = lineage.query_cache.tokens([texts[number] for number in numbers])
+                evidence = lineage.query_cache.encoder.routing_evidence(tokens, of_lineage)
                 if evidence is not None:
                     captions[:, rows] = evidence
             for text, number in enumerate(numbers):

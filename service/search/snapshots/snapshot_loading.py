@@ -84,7 +84,7 @@ def load_snapshot(
         raise AssertionError("an empty index has no release to serve")
     manifest = index_snapshot.manifest
     later = set(manifest.releases_after(release_id))
-    reader = SnapshotLineage(index_snapshot, other.contributions if other else {})
+    reader = ContributionReader(index_snapshot, other.contributions if other else {})
     lineages = find_lineages((release for release in manifest.releases if release not in later), reader)
     # One whose domains were all upgraded needs no encoder.
     lineages = [lineage for lineage in lineages if _served_tasks(index_snapshot, lineage)] or lineages[:1]
@@ -128,9 +128,9 @@ def load_snapshot(
         profiles = RoutingProfiles.concatenate([part.release.profiles for part in loaded])
     uncounted = frozenset[str]().union(*(part.release.uncounted for part in loaded))
     previous = other.appended_profiles if other else {}
-    factors = {task: lineage.query_vectors.profile_factor for task, lineage in lineage_of.items()}
+    factors = {task: lineage.query_cache.profile_factor for task, lineage in lineage_of.items()}
     appended = appended_profiles(shards, factors, previous, uncounted)
-    modes = loaded[0].served.query_vectors.modes
+    modes = loaded[0].served.query_cache.modes
     snapshot = SearchSnapshot(
         index_snapshot=index_snapshot,
         generation=index_snapshot.generation,
@@ -163,7 +163,7 @@ def _load_lineage(
     index_snapshot: IndexSnapshot,
     lineage: Lineage,
     load_backbone: Callable[[ReleaseState], QueryBackbone],
-    reader: SnapshotLineage,
+    reader: ContributionReader,
     degraded: dict[str, str],
     other: SearchSnapshot | None,
     memory: EncoderMemory | None,
@@ -193,7 +193,7 @@ def _load_lineage(
     broken: dict[str, str] = {}
     keys = {task_of(key): key for key in shards}
     pinned = pinned_query_releases(index_snapshot, release_id, release, keys, broken)
-    opened = before.query_vectors.opened if before else None
+    opened = before.query_cache.opened if before else None
     unchanged = {task_of(key) for key in checked}
     encoder = open_query_encoder(load_backbone(release), release, pinned, opened, unchanged)
     degraded |= broken
@@ -204,20 +204,20 @@ def _load_lineage(
         again = pinned_query_releases(index_snapshot, release_id, state, keys, {})
         return open_query_encoder(load_backbone(state), state, again)
 
-    query_vectors = QueryVectorCache(encoder, memory=None if memory is None else (memory, reopen))
+    query_cache = QueryVectorCache(encoder, memory=None if memory is None else (memory, reopen))
     for mode in encoder.modes:
         new = [task for task in searchable if mode != "pinned" or task not in checked]
-        vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or searchable])
+        vectors = query_cache([(_WARM_UP_QUERY, mode, task) for task in new or searchable])
         if not np.isfinite(vectors).all():
             raise ReleaseError(
                 f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
             )
     tested = {task_of(key): shards[key] for key in searchable}
-    check_self_test(folder, release_id, query_vectors, tested, encoder.modes)
+    check_self_test(folder, release_id, query_cache, tested, encoder.modes)
     served = ServedLineage(
         release_id=release_id,
         backbone_name=encoder.backbone.name,
-        query_vectors=query_vectors,
+        query_cache=query_cache,
         visual_score=(release.confidence and release.confidence.visual) or DEFAULT_VISUAL_SCORE,
         confidence_model=release.confidence,
         release_confidence=release.confidence,
@@ -228,7 +228,7 @@ def _load_lineage(
 def with_current_captions(snapshot: SearchSnapshot) -> SearchSnapshot | None:
     """Update the routing profiles to captions edited since; None if there were no edits. Raises Unavailable."""
     previous = snapshot.appended_profiles
-    factors = {task: lineage.query_vectors.profile_factor for task, lineage in snapshot.lineages.items()}
+    factors = {task: lineage.query_cache.profile_factor for task, lineage in snapshot.lineages.items()}
     appended = appended_profiles(snapshot.shards, factors, previous)
     changed = {task: row for task, row in appended.items() if row is not previous.get(task)}
     if not changed:
@@ -273,7 +273,7 @@ def _replace_profiles(
 
 
 @dataclass
-class SnapshotLineage:
+class ContributionReader:
     """Reads what a release added, by its ID. Checksums are verified; weights are not read.
 
     If a release is unreadable, its contribution is reconstructed from the manifest, which still tells the shards that

@@ -198,7 +198,7 @@ def start_searches(
     looked_up = time.perf_counter()
     query_texts = [query.text for query in words]
     encoders = [
-        lineage.query_vectors for lineage in dict.fromkeys(chain(*(scope.lineages for scope in scopes)))
+        lineage.query_cache for lineage in dict.fromkeys(chain(*(scope.lineages for scope in scopes)))
     ]
     for encoder in encoders:
         encoder.tokens(query_texts)
@@ -318,11 +318,11 @@ def _leave_out_unopened(
         degraded = dict(snapshot.degraded).items()  # other threads add shards that they cannot read
         reasons = {task: reason for task, reason in degraded if snapshot.lineages.get(task) is lineage}
         index = snapshot.distinct_lineages.index(lineage)
-        is_open = lineage.query_vectors.opened is not None  # then, shards are why they are degraded
+        is_open = lineage.query_cache.opened is not None  # then, shards are why they are degraded
         if is_open or len(reasons) < np.count_nonzero(snapshot.lineage_indices == index):
             reasons = {}
             try:
-                _ = lineage.query_vectors.encoder
+                _ = lineage.query_cache.encoder
             except Unavailable as error:
                 members = (task for task, each in snapshot.lineages.items() if each is lineage)
                 reasons = dict.fromkeys(members, str(error))

@@ -217,7 +217,7 @@ def _scores(
         snapshot.release_folder(snapshot.manifest.release),
         read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
-    backbone = service.snapshots.current().lineages[task].query_vectors.encoder.backbone
+    backbone = service.snapshots.current().lineages[task].query_cache.encoder.backbone
     encoder = open_query_encoder(backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 
@@ -340,7 +340,7 @@ def test_caption_vectors_are_cached_within_a_limit(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    encoder = service.snapshots.current().distinct_lineages[0].query_vectors
+    encoder = service.snapshots.current().distinct_lineages[0].query_cache
     monkeypatch.setattr(service, "caption_index", CaptionIndex())
     encoded: list[tuple[str, int]] = []
     fresh = type(encoder).encode_uncached

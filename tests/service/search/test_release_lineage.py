@@ -114,7 +114,7 @@ def test_new_snapshot_reads_only_the_new_release(
     assert set(replaced.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     np.testing.assert_allclose(_encode(replaced), _encode(loaded, replaced.shards), atol=1e-6)
     assert _route(replaced) == _route(loaded, replaced.shards)
-    encode = first.distinct_lineages[0].query_vectors.encode_uncached
+    encode = first.distinct_lineages[0].query_cache.encode_uncached
     again = [encode([text], mode, t)[0] for text in TEXTS for mode in first.modes for t in first.shards]
     np.testing.assert_allclose(again, before, atol=1e-6)  # running requests keep the previous snapshot
 
@@ -180,7 +180,7 @@ def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone
     snapshot = IndexSnapshot.open(library.store)
     snapshot_in_use = load_snapshot(snapshot, lambda _: backbone)
     _encode(snapshot_in_use)
-    encoder_reference = weakref.ref(snapshot_in_use.distinct_lineages[0].query_vectors.encoder)
+    encoder_reference = weakref.ref(snapshot_in_use.distinct_lineages[0].query_cache.encoder)
     gc.disable()
     try:
         del snapshot_in_use

@@ -81,7 +81,7 @@ class InstantDecoder:
 def _decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InstantDecoder, "log", None)
     monkeypatch.setattr(probing, "VideoDecoder", InstantDecoder)
-    monkeypatch.setattr(probing, "CHUNK_VIDEOS", CHUNK)
+    monkeypatch.setattr(probing, "PROBE_CHUNK_VIDEOS", CHUNK)
 
 
 @contextmanager

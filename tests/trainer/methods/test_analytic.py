@@ -74,7 +74,7 @@ def test_penalties_are_chosen_on_a_second_encoder() -> None:
     release = method.release()
     chosen = float(release.tensors["penalty"])
     assert chosen > 1000, "the captions of noise are learned with a large penalty"
-    part = method.relearn(range(6), texts[:6])
+    part = method.refit(range(6), texts[:6])
     assert part is not None
     assert float(part.release().tensors["penalty"]) == chosen, "a part of a task is learned like the whole"
     resumed = start_method("analytic", backbone, {}, release)
@@ -172,7 +172,7 @@ def test_copy_of_a_video_is_its_nearest_video(backbone: Backbone, *, captioned: 
 def test_relearned_part_of_a_task_equals_learning_its_videos_alone(backbone: Backbone) -> None:
     """The videos that are left out change nothing, and the task before is kept."""
     rows, texts = [0, 2], [DAY[0], DAY[2]]
-    part = _learn(backbone, (2, NIGHT), (1, DAY)).relearn(rows, texts)
+    part = _learn(backbone, (2, NIGHT), (1, DAY)).refit(rows, texts)
     alone = _learn(backbone, (2, NIGHT))
     alone.begin_task("task-1", "task-1")
     alone.observe(random_frames(1, len(DAY))[rows], [[text] for text in texts])
@@ -194,7 +194,7 @@ def test_relearned_part_of_a_task_equals_learning_its_videos_alone(backbone: Bac
 def test_relearned_part_has_vectors_that_can_be_compared(backbone: Backbone) -> None:
     """Without a rotation, the bases of the lexicons differ in signs and in order."""
     method = _learn(backbone, (1, DAY))
-    part, frames = method.relearn([0, 1, 2], DAY[:3]), random_frames(1, len(DAY))[:3]
+    part, frames = method.refit([0, 1, 2], DAY[:3]), random_frames(1, len(DAY))[:3]
     cosines = F.cosine_similarity(
         part.encode_videos(frames)[:, SEMANTIC:-2], method.encode_videos(frames)[:, SEMANTIC:-2]
     )
@@ -268,7 +268,7 @@ def test_every_backbone_has_a_lexical_part_and_evidence_of_captions(clip: Backbo
         assert np.array_equal(
             second.release().tensors[f"background.{name}"], state.tensors[f"background.{name}"]
         )
-    part = second.relearn([0, 1], NIGHT[:2])
+    part = second.refit([0, 1], NIGHT[:2])
     assert np.array_equal(part.release().tensors["background.mean"], mean)
 
 

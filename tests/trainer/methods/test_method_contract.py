@@ -322,7 +322,7 @@ def test_release_of_another_method_or_backbone_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(TRAINABLE) - set(STEPPED)))
 def test_method_in_closed_form_learns_a_part_again(name: str) -> None:
     library = learned_library(name)
-    assert library.method.relearn([0], library.tasks[-1].train[0].captions) is not None
+    assert library.method.refit([0], library.tasks[-1].train[0].captions) is not None
 
 
 @pytest.mark.parametrize(("name", "setting"), CHANGED_SETTINGS)

@@ -113,7 +113,7 @@ def help_once(patch: pytest.MonkeyPatch, task: str) -> list[int]:
 
     Returns the number of unfinished chunks before and after that, once it has happened.
     """
-    patch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
+    patch.setattr(shared_embedding, "EMBED_CHUNK_VIDEOS", 2)
     helped: list[int] = []
 
     def embed_free_chunks() -> None:

@@ -256,7 +256,7 @@ def _require_each_video_once(*tasks: str) -> None:
 def test_append_killed_at_every_step_stores_each_video_once(
     learned_task: str, many_attempts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
+    monkeypatch.setattr(shared_embedding, "EMBED_CHUNK_VIDEOS", 2)
     monkeypatch.setattr(append_job, "MIN_CAPTIONS", 2)
     task, before = _post_append(learned_task), _searchable_videos(learned_task)
     store = open_store()

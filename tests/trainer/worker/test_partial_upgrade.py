@@ -149,7 +149,7 @@ def test_partial_upgrade_of_unreadable_or_deleted_domain_leaves_nothing(learned_
 def test_killed_partial_upgrade_continues(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 20)
     monkeypatch.setattr(state_machine, "MAX_LOST_TRAININGS", 20)
-    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
+    monkeypatch.setattr(shared_embedding, "EMBED_CHUNK_VIDEOS", 2)
     before = stored_facts(learned_task)
     restore = lose("day", 1, 3)
     upgrade = post_upgrade(learned_task, partial=True)

@@ -61,7 +61,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             return original(encode, clips, **options)
 
         monkeypatch.setattr(module, "embed_clips", count)
-    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", CHUNK)
+    monkeypatch.setattr(shared_embedding, "EMBED_CHUNK_VIDEOS", CHUNK)
     return counts
 
 
@@ -132,7 +132,7 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
     assert not (settings().checkpoints_dir / task).exists()
     with session_scope() as session:
         assert session.scalars(select(Chunk)).all() == []
-    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 256)
+    monkeypatch.setattr(shared_embedding, "EMBED_CHUNK_VIDEOS", 256)
     np.testing.assert_array_equal(vectors, _expected(post_videos, tmp_path, settings_factory))
 
 

@@ -188,7 +188,7 @@ def test_encoders_beyond_the_memory_return_on_demand(
     assert service.snapshots.refresh()
     for text in TEXTS:
         assert _search(service, text) == _search(expected, text)
-        caches = [lineage.query_vectors for lineage in service.snapshots.current().distinct_lineages]
+        caches = [lineage.query_cache for lineage in service.snapshots.current().distinct_lineages]
         assert sum(cache.opened is not None for cache in caches) == 1
     assert not service.snapshots.refresh_captions()
     service.search("an owl", task="birds")
@@ -210,10 +210,8 @@ def test_encoder_that_cannot_return_degrades_its_domains(
     service = SearchEngine(configured)
     service.snapshots.refresh()
     first = service.search("a taxi", 2)
-    caches = [lineage.query_vectors for lineage in service.snapshots.current().distinct_lineages]
-    (lost,) = (
-        each for each in service.snapshots.current().distinct_lineages if not each.query_vectors.opened
-    )
+    caches = [lineage.query_cache for lineage in service.snapshots.current().distinct_lineages]
+    (lost,) = (each for each in service.snapshots.current().distinct_lineages if not each.query_cache.opened)
     domains = {"tiny": {"birds", "sea"}, "other": {"cars", "bones"}}
     opened = snapshot_loading.open_query_encoder
 

@@ -104,7 +104,7 @@ def test_concurrent_searches_equal_single_searches(
 def test_query_vector_cache_is_bounded_in_bytes(
     service: SearchEngine, encoded: list[list[tuple[str, ...]]]
 ) -> None:
-    encoder = service.snapshots.current().distinct_lineages[0].query_vectors.encoder
+    encoder = service.snapshots.current().distinct_lineages[0].query_cache.encoder
     size = 500 + 4 * service.snapshots.current().shards["tsk_birds"].dim
     cache = QueryVectorCache(encoder, max_bytes=6 * size)  # two vectors of each of three texts
     for number in (*range(9), 0, 7, 8, 6):
