@@ -138,12 +138,18 @@ def create_application() -> FastAPI:
     """Create the API application; exits with an error if its settings are unusable."""
     from api.app import create_app
     from index.errors import DeviceMissing
+    from models.encoders.encoder_registry import import_query_library
     from models.errors import ModelError
+    from service.core.settings import settings
+    from service.storage.library_backbone import library_backbone
 
     try:
         app = create_app()
     except (DeviceMissing, ModelError, ValueError) as error:
         fail(str(error))
+    used = settings()
+    with suppress(Exception):  # a library that cannot be imported is reported by what loads the backbone
+        import_query_library(library_backbone(used), device=used.query_device, precision=used.query_precision)
     # Imported modules live as long as the process. Without this, every full garbage collection would traverse them and
     # delay all searches by a few hundred milliseconds.
     gc.collect()

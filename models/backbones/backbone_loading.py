@@ -14,7 +14,7 @@ Backbones take frames ``uint8 [n, M, H, W, 3]`` and normalize them.
 from __future__ import annotations
 
 import json
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 # Each backbone's module is imported on use: its library takes seconds to import, and most processes need one or none.
 _TINY = "tiny"
 _TINY_FRAMES = 8
+_MODULES = {
+    **dict.fromkeys(SMALL_NAMES, "small.small_backbone"),
+    _TINY: "open_clip_backbone",
+    OPEN_CLIP_PREFIX: "open_clip_loading",
+    TRANSFORMERS_PREFIX: "transformers_backbone",
+}
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -51,6 +57,13 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
         return transformers_frame_spec(name, frames)
     raise _unknown(name)
+
+
+def import_library(name: str) -> None:
+    """Import the library that :func:`load_backbone` needs for a name, without loading anything."""
+    for prefix, module in _MODULES.items():
+        if name.startswith(prefix):
+            import_module(f"models.backbones.{module}")
 
 
 def load_backbone(name: str, frames: int | None = None, *, text_only: bool = False) -> Backbone:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.backbones import SMALL_NAMES, Precision, has_open_blocks
-from models.backbones.backbone_loading import load_backbone
+from models.backbones.backbone_loading import import_library, load_backbone
 from models.backbones.frozen_tower import warn_unavailable
 from models.backbones.query_backbone import QueryBackbone, apply_torch_threads
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
@@ -146,6 +146,16 @@ def check_device(name: str) -> None:
         compute_device(name)
 
 
+def import_query_library(name: str, *, device: str = _CPU, precision: Precision = "float32") -> None:
+    """Import what :func:`load_query_backbone` needs for the same arguments, if that takes seconds."""
+    if _needs_torch(name, device, precision):
+        import_library(name)
+
+
+def _needs_torch(name: str, device: str, precision: Precision) -> bool:
+    return name not in SMALL_NAMES or (device, precision) != (_CPU, "float32")
+
+
 def load_query_backbone(
     name: str, frames: int | None = None, *, device: str = _CPU, precision: Precision = "float32"
 ) -> QueryBackbone:
@@ -154,7 +164,7 @@ def load_query_backbone(
     Raises BackboneUnavailable if the name is unknown or the weights cannot be fetched, and ModelError as
     :func:`check_device` does.
     """
-    if name in SMALL_NAMES and (device, precision) == (_CPU, "float32"):
+    if not _needs_torch(name, device, precision):
         try:
             from models.backbones.small.text_side import SmallTextSide
 
