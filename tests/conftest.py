@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
@@ -331,6 +332,9 @@ def settings_factory(
         return settings()
 
     yield make
+    for thread in threading.enumerate():  # it would read the next test's settings
+        if thread.name == "write-words":
+            thread.join(30)
     dispose()
     settings.cache_clear()
     leases.stopping.clear()

@@ -133,11 +133,7 @@ def test_grown_domain_is_measured_with_the_fold_of_its_release(
     ],
 )
 def test_gate_without_fold_takes_captions_that_were_not_learned(
-    tmp_path: Path,
-    name: str,
-    splits: Any,
-    settings: dict[str, Any],
-    videos: list[int],
+    tmp_path: Path, name: str, splits: Any, settings: dict[str, Any], videos: list[int]
 ) -> None:
     task = write_task(tmp_path, "day", [[f"number {n}"] for n in range(4)], splits)
     method = create_method(name, reserved_backbone(), **settings)

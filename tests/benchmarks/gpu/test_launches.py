@@ -11,14 +11,7 @@ from tests.trainer.methods.method_driver import create_method, random_backbone, 
 from trainer.training_loop import learn_task
 
 # Measured counts and a twentieth more. Each weight had about ten operators of its own before AdamW was fused.
-BOUNDS = {
-    "bmu_moco": 1330,
-    "ccmr": 1200,
-    "ctp": 2330,
-    "ffa_tame": 1340,
-    "finetune": 816,
-    "strata": 1226,
-}
+BOUNDS = {"bmu_moco": 1330, "ccmr": 1200, "ctp": 2330, "ffa_tame": 1340, "finetune": 816, "strata": 1226}
 
 
 @pytest.mark.parametrize("name", BOUNDS)

@@ -85,11 +85,7 @@ def test_a_long_segment_is_divided_and_keeps_its_times(
 
 @pytest.mark.parametrize(
     "segments",
-    [
-        [segment(ENGLISH, log=-0.9)],
-        [segment(ENGLISH, log=-0.6, silent=0.8)],
-        [segment("we " * 80)],
-    ],
+    [[segment(ENGLISH, log=-0.9)], [segment(ENGLISH, log=-0.6, silent=0.8)], [segment("we " * 80)]],
 )
 def test_improbable_and_repeated_speech_is_another_language(
     segments: list[Segment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

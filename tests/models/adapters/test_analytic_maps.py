@@ -213,10 +213,7 @@ def test_cosines_equal_those_of_vectors(
     part = _set([*maps, _map(2, np.float32, layout)], layout).part(1, 5)
     frozen, tokens = texts[0][:, : layout.dim], texts[1]
     vectors = _vectors(part, (frozen, tokens))
-    positions, shards = (
-        [3, 0, 2, 1],
-        [normalize_rows(draw(count, layout.dim)) for count in (5, 1, 0, 3)],
-    )
+    positions, shards = ([3, 0, 2, 1], [normalize_rows(draw(count, layout.dim)) for count in (5, 1, 0, 3)])
     for videos in shards:
         videos[:, layout.semantic + layout.lexical :] = (
             0  # where queries and videos have no common coordinate

@@ -29,13 +29,7 @@ from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader, snapshot_loading
 from service.search.snapshots.self_test import SELF_TEST_TOLERANCE
 from tests.index.disk_faults import flip_byte
-from tests.service.search.caption_library import (
-    BIRDS,
-    SEA,
-    Library,
-    SelfTested,
-    learn_birds_and_cars,
-)
+from tests.service.search.caption_library import BIRDS, SEA, Library, SelfTested, learn_birds_and_cars
 from trainer.task_pipeline import make_self_test
 
 

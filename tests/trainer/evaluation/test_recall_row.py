@@ -159,10 +159,7 @@ def _rank(
     encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float, *, raw: bool = False
 ) -> list[Ranks]:
     return rank_queries(
-        encoder,
-        build_evaluation_tasks(encoder, galleries, from_dense(profiles)),
-        prior,
-        raw=raw,
+        encoder, build_evaluation_tasks(encoder, galleries, from_dense(profiles)), prior, raw=raw
     )
 
 
