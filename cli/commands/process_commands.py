@@ -141,7 +141,7 @@ def create_application() -> FastAPI:
     from models.encoders.encoder_registry import import_query_library
     from models.errors import ModelError
     from service.core.settings import settings
-    from service.storage.library_backbone import library_backbone
+    from service.storage.library_backbone import served_backbone
 
     try:
         app = create_app()
@@ -149,7 +149,7 @@ def create_application() -> FastAPI:
         fail(str(error))
     used = settings()
     with suppress(Exception):  # a library that cannot be imported is reported by what loads the backbone
-        import_query_library(library_backbone(used), device=used.query_device, precision=used.query_precision)
+        import_query_library(served_backbone(used), device=used.query_device, precision=used.query_precision)
     # Imported modules live as long as the process. Without this, every full garbage collection would traverse them and
     # delay all searches by a few hundred milliseconds.
     gc.collect()

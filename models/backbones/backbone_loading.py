@@ -14,7 +14,8 @@ Backbones take frames ``uint8 [n, M, H, W, 3]`` and normalize them.
 from __future__ import annotations
 
 import json
-from importlib import import_module, resources
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 # Each backbone's module is imported on use: its library takes seconds to import, and most processes need one or none.
 _TINY = "tiny"
 _TINY_FRAMES = 8
-_MODULES = {
-    **dict.fromkeys(SMALL_NAMES, "small.small_backbone"),
-    _TINY: "open_clip_backbone",
-    OPEN_CLIP_PREFIX: "open_clip_loading",
-    TRANSFORMERS_PREFIX: "transformers_backbone",
-}
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -60,10 +55,8 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
 
 def import_library(name: str) -> None:
-    """Import the library that :func:`load_backbone` needs for a name, without loading anything."""
-    for prefix, module in _MODULES.items():
-        if name.startswith(prefix):
-            import_module(f"models.backbones.{module}")
+    """Import the library that :func:`load_backbone` needs for a name; raise BackboneUnavailable if it is unknown."""
+    _loader(name)
 
 
 def load_backbone(name: str, frames: int | None = None, *, text_only: bool = False) -> Backbone:
@@ -77,26 +70,26 @@ def load_backbone(name: str, frames: int | None = None, *, text_only: bool = Fal
             where.
         BackboneUnsupported: The architecture of a tower is not supported.
     """
+    return _loader(name)(frames, text_only)
+
+
+def _loader(name: str) -> Callable[[int | None, bool], Backbone]:
     if name == _TINY:
-        weights = Path(str(resources.files("models.backbones") / "tiny" / "weights.safetensors"))
-        if not weights.exists():
-            raise BackboneUnavailable(
-                "backbone 'tiny': models/backbones/tiny/weights.safetensors is missing; restore it from the "
-                "repository"
-            )
-        return tiny_backbone(frames or _TINY_FRAMES, weights)
+        from models.backbones import open_clip_backbone  # noqa: F401
+
+        return lambda frames, text_only: _load_tiny(frames or _TINY_FRAMES)
     if name in SMALL_NAMES:
         from models.backbones.small.small_backbone import load_small
 
-        return load_small(name, frames)
+        return lambda frames, text_only: load_small(name, frames)
     if name.startswith(OPEN_CLIP_PREFIX):
         from models.backbones.open_clip_loading import load_open_clip
 
-        return load_open_clip(name, frames, text_only=text_only)
+        return lambda frames, text_only: load_open_clip(name, frames, text_only=text_only)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import load_transformers
 
-        return load_transformers(name, frames, text_only=text_only)
+        return lambda frames, text_only: load_transformers(name, frames, text_only=text_only)
     raise _unknown(name)
 
 
@@ -107,6 +100,15 @@ def weights_bytes(name: str) -> int:
         return weights.stat().st_size if weights else 0
     folder = Path(name.removeprefix(TRANSFORMERS_PREFIX))
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder != Path(name) else 0
+
+
+def _load_tiny(frames: int) -> Backbone:
+    weights = Path(str(resources.files("models.backbones") / "tiny" / "weights.safetensors"))
+    if not weights.exists():
+        raise BackboneUnavailable(
+            "backbone 'tiny': models/backbones/tiny/weights.safetensors is missing; restore it from the repository"
+        )
+    return tiny_backbone(frames, weights)
 
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:

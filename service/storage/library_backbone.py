@@ -17,18 +17,25 @@ from service.core.settings import DEFAULT_BACKBONE, Settings, settings
 def library_backbone(of: Settings | None = None) -> str:
     """Choose the configured backbone, or else that of the newest domain, or the default for a new library."""
     chosen = of or settings()
-    if chosen.backbone is not None:
-        return chosen.backbone
+    return chosen.backbone or _newest_backbone(chosen) or DEFAULT_BACKBONE
+
+
+def served_backbone(of: Settings) -> str:
+    """Choose the backbone that searches load first: that of the newest domain, or of new ones in a new library."""
+    return _newest_backbone(of) or library_backbone(of)
+
+
+def _newest_backbone(of: Settings) -> str | None:
     try:
-        folder = StoreFolder(chosen.index_dir)
-        shards = folder.manifest().shards if chosen.index_dir.exists() else {}
+        folder = StoreFolder(of.index_dir)
+        shards = folder.manifest().shards if of.index_dir.exists() else {}
         if shards:  # the newest release may be one of an older domain's upgrade
             newest = [*shards.values()][-1].release
             description = json.loads((folder.release_folder(newest) / "release.json").read_text())
             return str(description["backbone"])
     except (ShardStoreError, OSError, ValueError, KeyError):
         pass  # whoever opens the index next reports the damage
-    return DEFAULT_BACKBONE
+    return None
 
 
 def backbone_of_task(task_id: str) -> str:

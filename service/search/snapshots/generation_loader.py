@@ -28,7 +28,7 @@ from service.search.snapshots.query_vector_cache import EncoderMemory
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_loading import load_snapshot
 from service.storage.index_manifest import library_store, require_manifest
-from service.storage.library_backbone import library_backbone
+from service.storage.library_backbone import served_backbone
 
 log = structlog.get_logger(__name__)
 
@@ -73,9 +73,8 @@ class GenerationLoader:
         """
         is_empty = self.stamp() is None
         if not self.backbones:
-            newest = self._settings if is_empty else self._settings.model_copy(update={"backbone": None})
             with nullcontext() if is_empty else suppress(BackboneUnavailable):  # other lineages may be served
-                self._first = self._load_backbone(library_backbone(newest))
+                self._first = self._load_backbone(served_backbone(self._settings))
         if not is_empty:
             ping()  # a snapshot needs the catalog; don't reread files repeatedly while it is unreachable
         index_snapshot = IndexSnapshot.open(

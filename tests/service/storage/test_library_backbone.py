@@ -11,7 +11,7 @@ import pytest
 
 from index.files.manifest_format import Manifest, SegmentEntry
 from index.files.store_folder import StoreFolder
-from service.storage.library_backbone import default_method, library_backbone
+from service.storage.library_backbone import default_method, library_backbone, served_backbone
 
 SHARDS = {"upgraded": "r0", "newest": "r1"}
 SEGMENT = SegmentEntry("s", "", "", "", count=1, dim=1, first_id=1, last_id=1, bytes=1, files={})
@@ -19,13 +19,14 @@ CLIP = "open_clip:ViT-B-32/openai"
 
 
 @pytest.mark.parametrize(
-    ("description", "given", "backbone", "method"),
+    ("description", "given", "backbone", "served", "method"),
     [
-        (None, {}, "small", "analytic"),
-        (None, {"backbone": "", "method": ""}, "small", "analytic"),  # unset variables
-        ("{", {}, "small", "analytic"),  # a damaged release is no error here
-        ('{"backbone": "tiny"}', {}, "tiny", "analytic"),
-        ('{"backbone": "tiny"}', {"backbone": CLIP, "method": "ffa_tame"}, CLIP, "ffa_tame"),
+        (None, {}, "small", "small", "analytic"),
+        (None, {"backbone": "", "method": ""}, "small", "small", "analytic"),  # unset variables
+        ("{", {}, "small", "small", "analytic"),  # a damaged release is no error here
+        ('{"backbone": "tiny"}', {}, "tiny", "tiny", "analytic"),
+        (None, {"backbone": CLIP}, CLIP, CLIP, "analytic"),
+        ('{"backbone": "tiny"}', {"backbone": CLIP, "method": "ffa_tame"}, CLIP, "tiny", "ffa_tame"),
     ],
 )
 def test_settings_precede_the_library_and_the_defaults(
@@ -35,6 +36,7 @@ def test_settings_precede_the_library_and_the_defaults(
     description: str | None,
     given: dict[str, str],
     backbone: str,
+    served: str,
     method: str,
 ) -> None:
     monkeypatch.delenv("CINESTRATA_BACKBONE", raising=False)
@@ -46,4 +48,4 @@ def test_settings_precede_the_library_and_the_defaults(
         older, newest = (replace(SEGMENT, task=task, release=release) for task, release in SHARDS.items())
         manifest = Manifest(release="r0", shards={older.task: older, newest.task: newest})
         monkeypatch.setattr(StoreFolder, "manifest", lambda self: manifest)
-    assert (library_backbone(), default_method()) == (backbone, method)
+    assert (library_backbone(), served_backbone(configured), default_method()) == (backbone, served, method)
