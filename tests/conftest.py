@@ -76,6 +76,7 @@ def pytest_collection() -> Generator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(10_000, 20, 50)  # torch, whose objects are as many, is imported by the tests
 
 
 @pytest.hookimpl(trylast=True)  # after the deselection

@@ -17,6 +17,7 @@ from models.backbones import SMALL_NAMES
 from models.backbones.backbone_loading import load_backbone
 from service.core.settings import Settings
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 _SEARCH = dedent("""
     import json, sys
